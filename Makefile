@@ -1,0 +1,50 @@
+# From a fresh clone with python3 and make: `make demo`, `make test`.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format types doctest clean
+
+help:
+	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
+	@echo "make test               the tests (WORKERS=2 processes)"
+	@echo "make lint               ruff format --check and ruff check"
+	@echo "make types              mypy --strict"
+	@echo "make doctest            the examples in docstrings"
+	@echo "make clean              remove everything that was made here, the virtual environment included"
+
+install: $(INSTALLED)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py $(STORE)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+doctest: $(INSTALLED)
+	$(BIN)/python -m pytest --doctest-modules src
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,102 @@
+"""One store, two doors: open it, look at it, preprocess it in parallel, write it, read it again in three ways.
+
+Run it with ``make demo``, or on a store of yours, which is only read, with ``make demo STORE=path``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import xarray as xr
+from tensordict import NonTensorData, TensorDict
+
+import xarray_tensordict
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+def make_store(path: Path, steps: int = 1000) -> Path:
+    """Write what a reinforcement learning run would leave: a tensordict with nested entries, in one zarr store."""
+    torch.manual_seed(0)
+    position = torch.randn(steps + 1, 3).cumsum(0)
+    TensorDict(
+        {
+            "obs": {"position": position[:-1], "camera": torch.randint(0, 255, (steps, 8, 8, 3), dtype=torch.uint8)},
+            "action": torch.randn(steps, 2),
+            "next": {"obs": {"position": position[1:]}, "reward": -position[1:].norm(dim=-1)},
+            "done": torch.arange(steps) % 100 == 99,
+            "task": NonTensorData("reach", batch_size=[steps]),
+        },
+        [steps],
+        names=["time"],
+    ).to_zarr(path)
+    return path
+
+
+def normalise(ds: xr.Dataset) -> xr.Dataset:
+    """Give every float entry zero mean and unit spread along the batch; everything else stays as it is."""
+    batch_dims = set(ds.td.batch_dims)
+    floats = [name for name, var in ds.data_vars.items() if var.dtype.kind == "f" and batch_dims & set(var.dims)]
+    if not floats:
+        return ds
+    batched = ds[floats]
+    over = [dim for dim in ds.td.batch_dims if dim in batched.dims]
+    spread = batched.std(over)
+    scaled = (batched - batched.mean(over)) / spread.where(spread > 0, 1)
+    return ds.assign({name: scaled[name].astype(ds[name].dtype) for name in floats})
+
+
+def check(out: Path) -> None:
+    """Read `out` through xarray, through the lazy door and with bare tensordict, and compare the three."""
+    ds = xr.open_dataset(out, engine="tensordict")
+    through_xarray = ds.td.to_tensordict()
+    lazy = xarray_tensordict.open_persistent(out)
+    title("written and opened again: xr.open_dataset(out, engine='tensordict').td")
+    print(ds.td)
+    title("xarray_tensordict.open_persistent(out)")
+    print(lazy)
+    assert_same_tensordict(through_xarray, lazy.to_tensordict())
+
+    bare = TensorDict.from_zarr(out)
+    title("TensorDict.from_zarr(out), without this package")
+    print(bare)
+    in_memory = bare.to_tensordict().exclude("_unbatched")
+    partial = {tuple(str(name).split("/")) for name in ds.variables} - {
+        tuple(str(name).split("/")) for name in (*ds.td.batched.variables, *ds.td.unbatched.variables)
+    }
+    assert_same_tensordict(in_memory, through_xarray.exclude(*partial))
+    print("\nAll three agree.")
+
+
+def title(text: str) -> None:
+    """Print a heading."""
+    print(f"\n=== {text}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the demo; `arguments` may name a store."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("store", nargs="?", help="a zarr store or HDF5 file of yours, opened read-only")
+    store = parser.parse_args(arguments).store
+    with tempfile.TemporaryDirectory() as folder:
+        path = store or make_store(Path(folder) / "run.zarr")
+        ds = xr.open_dataset(path, engine="tensordict", chunks={})
+        title("xr.open_dataset(store, engine='tensordict', chunks={})")
+        print(ds)
+        title("ds.td: which dims are the batch, and why")
+        print(ds.td)
+
+        out = Path(folder) / "normalised.zarr"
+        first = ds.td.batch_dims[0] if ds.td.batch_dims else None
+        chunked = ds.chunk({first: max(1, ds.sizes[first] // 4)}) if first else ds
+        normalise(chunked).td.to_zarr(out)  # dask computes the chunks in parallel
+        check(out)
+        ds.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""One store, two doors: the same zarr store or HDF5 file as an xarray Dataset and as a PersistentTensorDict.
+
+``xr.open_dataset(store, engine="tensordict")`` opens a store, ``ds.td`` says what its batch is and converts it.
+Importing the package registers ``ds.td``; torch and tensordict are imported when they are first needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import accessor as _accessor  # noqa: F401 - registers ds.td and dt.td
+
+if TYPE_CHECKING:
+    from . import testing
+    from .annotate import annotate
+    from .inference import infer_batch
+    from .persistent import open_persistent
+    from .to_dataset import to_dataset, to_datatree
+
+__all__ = ["annotate", "infer_batch", "open_persistent", "testing", "to_dataset", "to_datatree"]
+
+_WHERE = {
+    "annotate": "annotate",
+    "infer_batch": "inference",
+    "open_persistent": "persistent",
+    "to_dataset": "to_dataset",
+    "to_datatree": "to_dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module(".testing", __name__)
+    if name in _WHERE:
+        # a submodule of the same name replaces the attribute when it is imported: put the function back
+        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,273 @@
+"""``ds.td`` and ``dt.td``: thin shells over the functions that do the work, which are imported when they are needed.
+
+Registered when the engine opens a store or the package is imported. Importing this module imports neither torch nor
+tensordict.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import xarray as xr
+
+from .inference import BatchDims
+from .model import Inference
+
+if TYPE_CHECKING:
+    from .entries import Unbatched
+
+_shadow_warned = False
+
+
+class DatasetAccessor:
+    """``ds.td``: the batch of a Dataset, and the ways to tensordict.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, xarray_tensordict
+    >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
+    >>> ds.td.batch_dims, ds.td.batch_size
+    (('time',), (4,))
+    >>> ds.td.to_tensordict()["t2m"].shape
+    torch.Size([4, 3])
+    """
+
+    def __init__(self, ds: xr.Dataset) -> None:
+        _warn_shadowed(ds)
+        self._ds = ds
+        self._inference: Inference | None = None
+
+    def infer(self) -> Inference:
+        """The decision about the batch: the batch of each group, the class of each variable, the evidence in words."""
+        if self._inference is None:
+            from .record import infer_dataset
+
+            self._inference = infer_dataset(self._ds)
+        return self._inference
+
+    @property
+    def batch_dims(self) -> tuple[str, ...]:
+        """The names of the batch dims, ``()`` where there is no batch."""
+        return tuple(str(dim) for dim in self.infer().batch_dims)
+
+    @property
+    def batch_size(self) -> tuple[int, ...]:
+        """The size of the batch, as ``TensorDict.batch_size`` will be."""
+        return self.infer().batch_size
+
+    def set_batch_dims(self, batch_dims: str | Sequence[str]) -> xr.Dataset:
+        """Say which dims are the batch.
+
+        The choice is kept in ``attrs["tensordict_batch_dims"]`` and written with the Dataset.
+
+        Parameters
+        ----------
+        batch_dims
+            Names of dims, outermost first; ``()`` for none. They need not lead: variables are transposed when they are
+            converted.
+
+        Raises
+        ------
+        ValueError
+            For a name that is no dim of the Dataset.
+        """
+        from .record import infer_dataset, with_record
+
+        names = [batch_dims] if isinstance(batch_dims, str) else list(batch_dims)
+        infer_dataset(self._ds, given=names if names else 0)
+        return with_record(self._ds, {(): names})
+
+    @property
+    def batched(self) -> xr.Dataset:
+        """The Dataset without the variables that have none of the batch dims."""
+        return self._ds.drop_vars([name for name, found in self._classes().items() if found == "unbatched"])
+
+    @property
+    def unbatched(self) -> xr.Dataset:
+        """The variables that have none of the batch dims: what ``to_tensordict`` leaves out by default."""
+        return self._ds.drop_vars([name for name, found in self._classes().items() if found != "unbatched"])
+
+    def _classes(self) -> dict[Any, str]:
+        from .describe import key_of
+
+        classes = self.infer().classes
+        return {name: classes[key_of(name)] for name in self._ds.variables}
+
+    def to_tensordict(
+        self,
+        batch_dims: BatchDims | None = None,
+        *,
+        device: Any = None,
+        coords: bool | Iterable[str] = True,
+        unbatched: Unbatched = "drop",
+        exclude: Iterable[str] = (),
+        copy: bool | None = None,
+        out: Any = None,
+        cls: Any = None,
+    ) -> Any:
+        """Convert to a TensorDict in memory.
+
+        Parameters
+        ----------
+        batch_dims
+            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
+        device
+            The device of the result.
+        coords
+            Whether coordinates become entries, or the names of those that do.
+        unbatched
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out
+            (``ds.td.unbatched`` has them), "keep" makes ``UnbatchedTensor`` of them, "expand" expands them to the batch
+            without copying, "raise" raises.
+        exclude
+            Names of variables or of groups to leave out.
+        copy
+            None: tensors share memory with variables that are in memory where torch allows it, never with index
+            coordinates. True: they share none. False: raise rather than copy.
+        out
+            A tensordict whose tensors are filled, and which is returned.
+        cls
+            A tensorclass to return instead of a TensorDict.
+
+        Returns
+        -------
+        TensorDict
+            Datetimes and timedeltas as int64 nanoseconds (since 1970-01-01), NaT as the smallest int64; strings as one
+            ``str`` for each batch element; variables with some of the batch dims broadcast by name, without copying.
+            A Dataset backed by dask is computed once, as one graph.
+
+        Raises
+        ------
+        ValueError
+            For unknown names, or ``unbatched="raise"`` with such variables.
+
+        Warns
+        -----
+        UserWarning
+            Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
+        """
+        from .convert import to_tensordict
+
+        return to_tensordict(
+            self._ds,
+            batch_dims,
+            device=device,
+            coords=coords,
+            unbatched=unbatched,
+            exclude=exclude,
+            copy=copy,
+            out=out,
+            cls=cls,
+            inference=self.infer() if batch_dims is None else None,
+        )
+
+    def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> Any:
+        """A lazy ``PersistentTensorDict`` over this Dataset; nothing is written and nothing is read yet."""
+        from .persistent import persistent_from_dataset
+
+        return persistent_from_dataset(self._ds, batch_dims, device=device)
+
+    def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
+        """Write to a zarr store that tensordict and xarray both read; see :func:`xarray_tensordict.writing.to_zarr`."""
+        from .writing import to_zarr
+
+        return to_zarr(self._ds, store, layout=layout, **options)
+
+    def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
+        """Write to an HDF5 file that tensordict and xarray both read; see :func:`xarray_tensordict.writing.to_h5`."""
+        from .writing import to_h5
+
+        return to_h5(self._ds, path, layout=layout, **options)
+
+    def __repr__(self) -> str:
+        from .formatting import dataset_repr
+
+        return dataset_repr(self._ds, self.infer())
+
+    def _repr_html_(self) -> str:
+        from .formatting import dataset_html
+
+        return dataset_html(self._ds, self.infer())
+
+
+class DataTreeAccessor:
+    """``dt.td``: the batch of every node of a DataTree, and the ways to tensordict."""
+
+    def __init__(self, dt: xr.DataTree) -> None:
+        self._dt = dt
+        self._inference: Inference | None = None
+
+    def infer(self) -> Inference:
+        """The decision about the batch of each node."""
+        if self._inference is None:
+            from .trees import infer
+
+            self._inference = infer(self._dt)
+        return self._inference
+
+    @property
+    def batch_dims(self) -> tuple[str, ...]:
+        """The names of the batch dims of this node."""
+        return tuple(str(dim) for dim in self.infer().batch_dims)
+
+    @property
+    def batch_size(self) -> tuple[int, ...]:
+        """The size of the batch of this node."""
+        return self.infer().batch_size
+
+    def to_dataset(self) -> xr.Dataset:
+        """Flatten this node and those below it into one Dataset; dims that clash are qualified (``data.demo_0.time``)."""
+        from .trees import flatten
+
+        return flatten(self._dt)
+
+    def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
+        """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
+        from .convert import tree_to_tensordict
+
+        return tree_to_tensordict(self._dt, batch_dims, **options)
+
+    def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
+        """Write to a zarr store, one group for each node."""
+        from .writing import tree_to_zarr
+
+        return tree_to_zarr(self._dt, store, layout=layout, **options)
+
+    def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
+        """Write to an HDF5 file, one group for each node."""
+        from .writing import tree_to_h5
+
+        return tree_to_h5(self._dt, path, layout=layout, **options)
+
+    def __repr__(self) -> str:
+        from .formatting import tree_repr
+
+        return tree_repr(self.infer())
+
+
+def _warn_shadowed(ds: xr.Dataset) -> None:
+    """``ds.td`` hides a variable of that name (dewpoint is often called so) from attribute access."""
+    global _shadow_warned  # noqa: PLW0603 - once for each process
+    if "td" in ds.variables and not _shadow_warned:
+        _shadow_warned = True
+        from .opening import outside
+
+        warnings.warn(
+            "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "
+            "Use ds['td'] for the variable",
+            UserWarning,
+            stacklevel=outside(),
+        )
+
+
+def register() -> None:
+    """Register the accessors, once."""
+    if getattr(xr.Dataset, "td", None) is None:
+        xr.register_dataset_accessor("td")(DatasetAccessor)
+    if getattr(xr.DataTree, "td", None) is None:
+        xr.register_datatree_accessor("td")(DataTreeAccessor)
+
+
+register()

@@ -1,0 +1,66 @@
+"""Lazy arrays around lazy arrays: one field of records, codes of dtypes that numpy lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+from xarray.core.variable import Variable
+
+
+class _Wrapped(BackendArray):
+    """Reads through another lazy array, which does the indexing."""
+
+    def __init__(self, array: Any) -> None:
+        self._wrapped = array
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+    def _read_wrapped(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+        axes = [f"axis_{axis}" for axis in range(len(self._wrapped.shape))]
+        return np.asarray(Variable(axes, self._wrapped)[key].values)
+
+
+class FieldArray(_Wrapped):
+    """One field of an array of records; a sub-array field has its own axes behind those of the records."""
+
+    def __init__(self, array: Any, field: str) -> None:
+        super().__init__(array)
+        self._field = field
+        dtype = np.dtype(array.dtype).fields[field][0]  # type: ignore[index]
+        self._ndim = len(array.shape)
+        self.dtype = dtype.base
+        self.shape = tuple(array.shape) + dtype.shape
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        records = self._read_wrapped(key[: self._ndim])
+        rest = key[self._ndim :]
+        values = records[self._field]
+        lead = (slice(None),) * (values.ndim - len(rest))
+        for axis in reversed(range(len(rest))):
+            values = values[(*lead, *(slice(None),) * axis, rest[axis])]
+        return values
+
+
+class WidenedArray(_Wrapped):
+    """Values of a torch dtype that numpy lacks (bfloat16, float8), read as the float32 of the same value."""
+
+    def __init__(self, array: Any, torch_dtype: str) -> None:
+        super().__init__(array)
+        self._torch_dtype = torch_dtype
+        self.dtype = np.dtype("float32")
+        self.shape = tuple(array.shape)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        import torch
+
+        codes = np.array(self._read_wrapped(key))
+        native = codes.astype(codes.dtype.newbyteorder("="))
+        tensor = torch.from_numpy(np.atleast_1d(native)).view(getattr(torch, self._torch_dtype))
+        return tensor.to(torch.float32).numpy().reshape(codes.shape)

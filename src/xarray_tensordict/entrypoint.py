@@ -1,0 +1,164 @@
+"""The xarray backend ``engine="tensordict"``.
+
+xarray imports this module on any open without ``engine=``: it imports neither torch nor tensordict, zarr or h5py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xarray.backends import BackendEntrypoint
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from .model import Store
+    from .opening import OpenOptions
+
+_DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
+
+
+class TensorDictBackendEntrypoint(BackendEntrypoint):
+    """Open zarr stores and HDF5 files that tensordict, xarray or anybody else wrote, with the batch found.
+
+    Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:
+
+    group
+        Open this group as the root.
+    nested
+        True: show all nested groups as variables ``"group/name"``; False: none; None: those that follow the batch of
+        the root, or have no batch of their own.
+    batch_dims
+        Names, or a count, of the leading dims that are the batch.
+    dims
+        Names for axes: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``, whole or features only.
+    allow_pickle
+        Load pickled non-tensor entries. Loading a pickle can run any code.
+    consolidated
+        None: read local stores as they are, remote ones through consolidated metadata.
+    storage_options
+        For a URL, as in ``xr.open_zarr``.
+    use_zarr_fill_value_as_mask
+        None: zarr v2 arrays with ``_ARRAY_DIMENSIONS`` only.
+
+    Examples
+    --------
+    >>> import tempfile, torch, xarray as xr
+    >>> from tensordict import TensorDict
+    >>> path = tempfile.mkdtemp() + "/buffer.zarr"
+    >>> td = TensorDict({"obs": torch.zeros(6, 3), "next": {"obs": torch.ones(6, 3)}}, [6], names=["time"])
+    >>> _ = td.to_zarr(path)
+    >>> ds = xr.open_dataset(path, engine="tensordict")
+    >>> ds["next/obs"].dims
+    ('time', 'dim_3')
+    """
+
+    description = "Open zarr stores and HDF5 files of tensordict, and foreign ones with their batch inferred"
+    url = "https://github.com/xarray-tensordict/xarray-tensordict"
+    supports_groups = True
+    # xarray asks for the signature of open_dataset alone: open_datatree shares it
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        "filename_or_obj",
+        "drop_variables",
+        *_DECODERS,
+        "group",
+        "nested",
+        "batch_dims",
+        "dims",
+        "allow_pickle",
+        "consolidated",
+        "storage_options",
+        "zarr_format",
+        "use_zarr_fill_value_as_mask",
+    )
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Say yes to a local zarr folder that carries the marker of tensordict, to nothing else.
+
+        HDF5 files are asked of netcdf4 and h5netcdf first, so ``engine="tensordict"`` is needed for them.
+        """
+        if not isinstance(filename_or_obj, (str, os.PathLike)):
+            return False
+        try:
+            path = Path(os.fspath(filename_or_obj))
+            return any(
+                b'"__tensordict__"' in (path / name).read_bytes() for name in ("zarr.json", ".zattrs") if (path / name).is_file()
+            )
+        except (OSError, TypeError, ValueError):
+            return False
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: Any = True,
+        use_cftime: Any = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        nested: bool | None = None,
+        batch_dims: str | Sequence[str] | int | None = None,
+        dims: Mapping[str, Sequence[str | EllipsisType]] | None = None,
+        allow_pickle: bool = False,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        zarr_format: int | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+    ) -> xr.Dataset:
+        """Open a store as one Dataset; see the class for the parameters."""
+        arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
+        from .opening import open_flat
+
+        ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
+        return ds
+
+    def open_datatree(self, filename_or_obj: Any, **kwargs: Any) -> xr.DataTree:
+        """Open a store as a DataTree, one node for each group, under the local names of its dims."""
+        from xarray.backends.common import datatree_from_dict_with_io_cleanup
+
+        return datatree_from_dict_with_io_cleanup(self.open_groups_as_dict(filename_or_obj, **kwargs))
+
+    def open_groups_as_dict(self, filename_or_obj: Any, **kwargs: Any) -> dict[str, xr.Dataset]:
+        """Open every group of a store, by path; ``"/"`` is the root."""
+        unknown = set(kwargs) - set(self.open_dataset_parameters)
+        if unknown:
+            raise TypeError(f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}")
+        from .opening import open_tree
+
+        groups: dict[str, xr.Dataset] = _open(filename_or_obj, kwargs, open_tree, lambda opened: opened.values())
+        return groups
+
+
+def _open(
+    source: Any, arguments: dict[str, Any], opener: Callable[[Store, OpenOptions], Any], datasets: Callable[[Any], Iterable[xr.Dataset]]
+) -> Any:
+    """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
+    from . import accessor  # noqa: F401 - ds.td is there once the engine was used
+    from .opening import OpenOptions
+    from .sources import open_store
+
+    names = ("group", "consolidated", "storage_options", "zarr_format", "use_zarr_fill_value_as_mask", "allow_pickle")
+    store = open_store(source, **{name: arguments[name] for name in names if arguments.get(name) is not None})
+    dropped = arguments.get("drop_variables") or ()
+    options = OpenOptions(
+        nested=arguments.get("nested"),
+        batch_dims=arguments.get("batch_dims"),
+        dims=arguments.get("dims"),
+        drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
+        decoders={name: arguments[name] for name in _DECODERS if name in arguments},
+    )
+    try:
+        opened = opener(store, options)
+    except BaseException:
+        store.close()
+        raise
+    for ds in datasets(opened):
+        ds.set_close(store.close)
+    return opened

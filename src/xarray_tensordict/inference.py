@@ -1,0 +1,229 @@
+"""Which leading dims are the batch: a pure function from a description of arrays to a decision with evidence.
+
+No I/O, no xarray, no torch: the engine describes the arrays of a store, the accessor those of a Dataset, and both
+get the same answer. The rules for one group are in :mod:`.batch_rules`; this module walks the tree of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .batch_rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
+from .model import ArrayInfo, EntryClass, EvidenceKind, GroupBatch, Inference, Key, Kind, RecordedBatch, Role, group_name
+from .voting import feature_dims, sparse_kind, voters_of
+
+__all__ = ["ArrayInfo", "EntryClass", "EvidenceKind", "GroupBatch", "Inference", "Kind", "Role", "infer_batch"]
+
+BatchDims = str | Sequence[str] | int
+
+
+def infer_batch(
+    arrays: Iterable[ArrayInfo],
+    *,
+    given: BatchDims | None = None,
+    recorded: Mapping[Key, RecordedBatch] | None = None,
+    group_attrs: Mapping[Key, Mapping[str, Any]] | None = None,
+    where: str = "the dataset",
+) -> Inference:
+    """Decide which leading dims are the batch.
+
+    Parameters
+    ----------
+    arrays
+        The arrays of a group and of all groups below it, in any order: the answer does not depend on it.
+    given
+        What the caller says: names of dims, or how many leading dims.
+    recorded
+        For each group that records a batch, what it records.
+    group_attrs
+        The attributes of groups: ``coordinates`` and ``encoding-type`` are read.
+    where
+        How messages call the store.
+
+    Returns
+    -------
+    Inference
+        The batch of each group with its evidence, and the class of each array.
+
+    Raises
+    ------
+    ValueError
+        For a name in `given` that no array has (the dims there are get listed), or a count that the arrays
+        contradict (they get named).
+    TypeError
+        For a `given` that is neither.
+
+    Examples
+    --------
+    >>> found = infer_batch(
+    ...     [
+    ...         ArrayInfo(("t2m",), (4, 3, 5), dims=("time", "lat", "lon")),
+    ...         ArrayInfo(("orography",), (3, 5), dims=("lat", "lon")),
+    ...     ]
+    ... )
+    >>> found.batch_dims, found.batch_size, found.keys("unbatched")
+    (('time',), (4,), (('orography',),))
+    >>> print(found.reason)
+    'time' leads 1 of 2 numeric data arrays ('t2m'); 'lat' is features or space by its name
+    """
+    ordered = tuple(arrays)
+    tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where)
+    tree.decide((), None, given)
+    classes = {info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.is_sparse(info.key[:-1])) for info in ordered}
+    return Inference(tree.batches, classes, tuple(dict.fromkeys(tree.warnings)))
+
+
+def classify(info: ArrayInfo, batch: GroupBatch, *, sparse: bool = False) -> EntryClass:
+    """Say how one array relates to the batch of its group: by names where it has them, by leading sizes where not."""
+    if not batch.sizes:
+        return "batched"
+    if sparse:
+        return "unbatched"
+    names = {dim for dim in batch.dims if dim is not None}
+    held = names & set(info.dims)
+    if names and held == names and len(names) == len(batch.dims):
+        return "batched"
+    length = len(batch.sizes)
+    if len(info.shape) >= length and info.shape[:length] == batch.sizes and _unnamed_fit(info, batch):
+        return "batched"
+    return "partial" if held else "unbatched"
+
+
+def _unnamed_fit(info: ArrayInfo, batch: GroupBatch) -> bool:
+    """Whether the leading axes carry the batch names or none, one of them none (else the names decide)."""
+    leading = info.dims[: len(batch.sizes)]
+    fits = all(dim is None or name is None or dim == name for dim, name in zip(leading, batch.dims, strict=True))
+    return fits and (None in leading or None in batch.dims)
+
+
+@dataclass
+class _Tree:
+    """The groups under way to a decision."""
+
+    arrays: list[ArrayInfo]
+    attrs: dict[Key, Mapping[str, Any]]
+    recorded: dict[Key, RecordedBatch]
+    where: str
+    batches: dict[Key, GroupBatch] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.own: dict[Key, list[ArrayInfo]] = {}
+        self._ballots: dict[Key, Ballot] = {}
+        self._inferences: dict[Key, GroupBatch] = {}
+        self.children: dict[Key, list[Key]] = {(): []}
+        keys = {info.key[:-1] for info in self.arrays} | set(self.recorded) | {()}
+        for info in self.arrays:
+            self.own.setdefault(info.key[:-1], []).append(info)
+        every = {key[:length] for key in keys for length in range(len(key) + 1)}
+        for key in sorted(every):
+            self.children.setdefault(key, [])
+            if key:
+                self.children[key[:-1]].append(key)
+
+    def is_sparse(self, key: Key) -> bool:
+        return self.sparse(key) is not None
+
+    def sparse(self, key: Key) -> str | None:
+        return sparse_kind((info.key[-1] for info in self.own.get(key, ())), self.attrs.get(key, {}))
+
+    def ballot(self, key: Key) -> Ballot:
+        if key not in self._ballots:
+            self._ballots[key] = self._new_ballot(key)
+        return self._ballots[key]
+
+    def _new_ballot(self, key: Key) -> Ballot:
+        own = self.own.get(key, [])
+        reach = [info for length in range(len(key), -1, -1) for info in self.own.get(key[:length], ())]
+        voters = voters_of(own, sparse=self.is_sparse(key), group_attrs=self.attrs.get(key, {}))
+        where = self.where if not key else f"{self.where}, group {group_name(key)!r}"
+        return Ballot(tuple(voters), tuple(own), tuple(reach), feature_dims(reach, voters), where)
+
+    def decide(self, key: Key, parent: GroupBatch | None, given: BatchDims | None = None) -> GroupBatch:
+        """Decide a group, then the groups in it, which follow it where it has a batch."""
+        if given is not None:
+            batch = self._given(key, given)
+        else:
+            batch = self._recorded(key, parent) or self._followed(parent) or self._inferred(key)
+        self.batches[key] = batch
+        for child in self.children[key]:
+            self.decide(child, batch)
+        return batch
+
+    def _given(self, key: Key, given: BatchDims) -> GroupBatch:
+        ballot = self.ballot(key)
+        below = [info for info in self.arrays if info.key[: len(key)] == key]
+        if not ballot.voters:
+            voters = [voter for child in self.children if child[: len(key)] == key for voter in self.ballot(child).voters]
+            ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where)
+        elif not isinstance(given, int):
+            ballot = Ballot(ballot.voters, tuple(below), ballot.reach, ballot.stops, ballot.where)
+        return by_given(ballot, given)
+
+    def _recorded(self, key: Key, parent: GroupBatch | None) -> GroupBatch | None:
+        record = self.recorded.get(key)
+        if record is None:
+            return None
+        ballot = self.ballot(key)
+        if not ballot.voters:
+            below = tuple(info for info in self.arrays if info.key[: len(key)] == key)
+            ballot = Ballot(ballot.voters, below, ballot.reach, ballot.stops, ballot.where)
+        batch, warnings = by_record(ballot, record)
+        if batch is not None and parent is not None and batch.sizes[: len(parent.sizes)] != parent.sizes:
+            return None
+        self.warnings.extend(warnings)
+        return batch
+
+    @staticmethod
+    def _followed(parent: GroupBatch | None) -> GroupBatch | None:
+        if parent is None or not parent.sizes:
+            return None
+        return GroupBatch(parent.dims, parent.sizes, "inherited", "it follows the group above it")
+
+    def _inferred(self, key: Key) -> GroupBatch:
+        # a parent without voters asks its children before they are decided: ask each once
+        if key not in self._inferences:
+            self._inferences[key] = self._infer(key)
+        return self._inferences[key]
+
+    def _infer(self, key: Key) -> GroupBatch:
+        sparse = self.sparse(key)
+        if sparse is not None:
+            return no_batch(f"it is a {sparse}")
+        ballot = self.ballot(key)
+        if ballot.voters:
+            batch = by_named_dims(ballot) or by_shape(ballot) or no_batch("the arrays share no leading size")
+        else:
+            batch = self._shared_by_children(key)
+        noted = [f"{child[-1]!r} is a {kind}" for child in self.children[key] if (kind := self.sparse(child))]
+        if noted:
+            batch = GroupBatch(batch.dims, batch.sizes, batch.evidence, f"{batch.reason}; {', '.join(noted)}")
+        return batch
+
+    def _shared_by_children(self, key: Key) -> GroupBatch:
+        """Rule 6: a group without voters takes what all its children share; children without voters do not count."""
+        children = [child for child in self.children[key] if self._has_voters(child)]
+        if not children:
+            return no_batch("it has no numeric data array to vote")
+        found = [self._recorded(child, None) or self._inferred(child) for child in children]
+        first = found[0]
+        length = 0
+        while all(_agree(first, other, length) for other in found):
+            length += 1
+        if not length:
+            lack = f"its group {children[0][-1]!r} has" if len(children) == 1 else f"its {len(children)} groups share"
+            return no_batch(f"{lack} no batch dim" if len(children) == 1 else f"{lack} no leading dim")
+        who = f"its group {children[0][-1]!r} has" if len(children) == 1 else f"its {len(children)} groups share"
+        what = f"batch size {list(first.sizes[:length])}"
+        return GroupBatch(first.dims[:length], first.sizes[:length], first.evidence, f"{who} {what}: {first.reason}")
+
+    def _has_voters(self, key: Key) -> bool:
+        return bool(self.ballot(key).voters) or any(self._has_voters(child) for child in self.children[key])
+
+
+def _agree(one: GroupBatch, other: GroupBatch, axis: int) -> bool:
+    if axis >= len(one.sizes) or axis >= len(other.sizes) or one.sizes[axis] != other.sizes[axis]:
+        return False
+    return one.dims[axis] is None or other.dims[axis] is None or one.dims[axis] == other.dims[axis]

@@ -1,0 +1,199 @@
+"""A name for every axis: pure functions on descriptions of arrays (section 5 of the design).
+
+The order is: what the caller says, what the store records, the batch names, ``batch_0``, then ``dim_<size>``. Names
+depend on no neighbour, no order of access and no group, so that ``obs`` and ``next/obs`` line up.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from types import EllipsisType
+
+from .model import ArrayInfo, GroupBatch, Inference, Key, group_name
+
+Dims = tuple[str, ...]
+DimsArgument = Mapping[str, Sequence[str | EllipsisType]]
+
+
+def given_dims(argument: DimsArgument | None, key: Key, recorded: Sequence[str | None], shape: Sequence[int]) -> tuple[str | None, ...]:
+    """Apply the caller's ``dims=`` to one array.
+
+    Parameters
+    ----------
+    argument
+        Key or glob to names: all of the array, or only of its last axes (told apart by length); ``...`` stands for the
+        axes that are not named.
+    key
+        The path of the array.
+    recorded
+        What the store says, kept where the caller says nothing.
+    shape
+        The shape of the array.
+
+    Raises
+    ------
+    ValueError
+        For more names than axes, or more than one ``...``.
+
+    Examples
+    --------
+    >>> given_dims({"obs/*": ("obs",)}, ("obs", "eef"), (None, None), (6, 3))
+    (None, 'obs')
+    >>> given_dims({"images": ("channel", ..., "x")}, ("images",), (None,) * 4, (9, 3, 32, 32))
+    ('channel', None, None, 'x')
+    """
+    names = _lookup(argument, key)
+    if names is None:
+        return tuple(recorded)
+    name, count = "/".join(key), sum(entry is ... for entry in names)
+    if count > 1 or len(names) - count > len(shape):
+        raise ValueError(f"dims: {name!r} has {len(shape)} axes (shape {list(shape)}), which {tuple(names)!r} does not fit")
+    if count:
+        where = [entry is ... for entry in names].index(True)
+        front, back = names[:where], names[where + 1 :]
+        middle = tuple(recorded[len(front) : len(shape) - len(back)])
+        return (*_strings(front, name), *middle, *_strings(back, name))
+    return (*recorded[: len(shape) - len(names)], *_strings(names, name))
+
+
+def _lookup(argument: DimsArgument | None, key: Key) -> tuple[str | EllipsisType, ...] | None:
+    if not argument:
+        return None
+    name = "/".join(key)
+    if name in argument:
+        return _as_tuple(argument[name])
+    matches = [pattern for pattern in argument if fnmatch.fnmatchcase(name, pattern)]
+    # the most telling glob wins: the one with most plain characters
+    return _as_tuple(argument[max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))]) if matches else None
+
+
+def _as_tuple(names: str | Sequence[str | EllipsisType]) -> tuple[str | EllipsisType, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _strings(names: Sequence[str | EllipsisType], key: str) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"dims: expected names for {key!r}, found {name!r} of type {type(name).__name__}")
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool) -> Dims:
+    """Name every axis of one array.
+
+    Examples
+    --------
+    >>> batch = GroupBatch((None,), (6,), "shared shape", "")
+    >>> name_axes(ArrayInfo(("x",), (6, 3, 3), dims=(None,) * 3), batch, batched=True)
+    ('batch_0', 'dim_3', 'dim_3_1')
+    """
+    names: list[str] = []
+    leading = len(batch.sizes) if batched and info.shape[: len(batch.sizes)] == batch.sizes else 0
+    taken = {dim for dim in info.dims if dim is not None}
+    for axis, dim in enumerate(info.dims):
+        if dim is not None:
+            names.append(dim)
+        elif axis < leading:
+            names.append(batch.dims[axis] or f"batch_{axis}")
+        else:
+            names.append(feature_name(info.shape[axis], taken | set(names)))
+    return tuple(names)
+
+
+def feature_name(size: int, taken: Iterable[str]) -> str:
+    """``dim_<size>``, with a counter for a second axis of that size in one array."""
+    taken = set(taken)
+    name, counter = f"dim_{size}", 0
+    while name in taken:
+        counter += 1
+        name = f"dim_{size}_{counter}"
+    return name
+
+
+def name_batch(batch: GroupBatch) -> Dims:
+    """The names of the batch dims themselves."""
+    return tuple(dim or f"batch_{axis}" for axis, dim in enumerate(batch.dims))
+
+
+def settle_sizes(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], fixed: Mapping[str, int]) -> tuple[dict[Key, Dims], list[str]]:
+    """Resolve names that have two sizes among the arrays of one group.
+
+    The size of the dim's own coordinate, or else of `fixed`, or else of the first array by name keeps the name;
+    the others get their size as a suffix.
+
+    Returns
+    -------
+    named
+        The settled names.
+    warnings
+        One sentence for each array that was changed.
+    """
+    sizes = dict(fixed)
+    for key in sorted(named):
+        if named[key] == (key[-1],):
+            sizes.setdefault(key[-1], shapes[key][0])
+    for key in sorted(named):
+        for dim, size in zip(named[key], shapes[key], strict=True):
+            sizes.setdefault(dim, size)
+    settled, warnings = {}, []
+    for key, dims in named.items():
+        changed = tuple(
+            dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in zip(dims, shapes[key], strict=True)
+        )
+        settled[key] = changed
+        for before, after, size in zip(dims, changed, shapes[key], strict=True):
+            if before != after:
+                warnings.append(
+                    f"{'/'.join(key)!r} has size {size} along {before!r}, which has size {sizes[before]} elsewhere in its "
+                    f"group: the dim is called {after!r}"
+                )
+    return settled, warnings
+
+
+def qualify(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], inference: Inference) -> dict[Key, Dims]:
+    """Qualify dims that clash between groups, for the flat view: ``data.demo_0.batch_0``.
+
+    A dim of the root keeps its name, and so does one that has the same size wherever it stands.
+    """
+    sizes: dict[str, set[int]] = {}
+    at_root: dict[str, int] = {}
+    for key, dims in named.items():
+        for dim, size in zip(dims, shapes[key], strict=True):
+            sizes.setdefault(dim, set()).add(size)
+            if len(key) == 1:
+                at_root[dim] = size
+    clashing = {dim for dim, found in sizes.items() if len(found) > 1}
+    if not clashing:
+        return dict(named)
+    owners = _owners(named, shapes, inference)
+    qualified = {}
+    for key, dims in named.items():
+        pairs = zip(dims, shapes[key], strict=True)
+        qualified[key] = tuple(
+            ".".join((*owners[key[:-1], dim, size], dim)) if dim in clashing and at_root.get(dim) != size else dim
+            for dim, size in pairs
+        )
+    return qualified
+
+
+def _owners(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], inference: Inference) -> dict[tuple[Key, str, int], Key]:
+    """For each group, dim and size the topmost group (not the root) from which the dim comes down."""
+    used: dict[Key, set[tuple[str, int]]] = {}
+    for key, dims in named.items():
+        used.setdefault(key[:-1], set()).update(zip(dims, shapes[key], strict=True))
+    for key, batch in inference.groups.items():
+        used.setdefault(key, set()).update(zip(name_batch(batch), batch.sizes, strict=True))
+    owners = {}
+    for group, pairs in used.items():
+        for pair in pairs:
+            owner = group
+            while len(owner) > 1 and pair in used.get(owner[:-1], ()):
+                owner = owner[:-1]
+            owners[group, pair[0], pair[1]] = owner
+    return owners
+
+
+def clash_with_ancestors(group: Key, warnings: Iterable[str]) -> list[str]:
+    """Prefix sentences with the group they speak of."""
+    return [f"group {group_name(group)!r}: {warning}" for warning in warnings]

@@ -1,0 +1,293 @@
+"""From an open store to Datasets: name the axes, decode each group by itself, flatten or keep the tree."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+from xarray.conventions import decode_cf_variables
+from xarray.core import indexing
+from xarray.core.coordinates import Coordinates
+
+from .describe import describe_group
+from .inference import BatchDims, infer_batch
+from .model import ArrayInfo, GroupBatch, Inference, Key, LeftOut, Store, StoredArray, StoredGroup, group_name, walk
+from .naming import Dims, DimsArgument, given_dims, name_axes, name_batch, qualify, settle_sizes
+from .record import set_record_if_needed, with_record
+from .unbatched_entry import restore_unbatched
+
+ENCODING_KEY = "xarray_tensordict"
+"""Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """What the caller asks of the opening, but for the store itself."""
+
+    nested: bool | None = None
+    batch_dims: BatchDims | None = None
+    dims: DimsArgument | None = None
+    drop_variables: frozenset[str] = frozenset()
+    decoders: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Layout:
+    """The arrays of a store with their names and the decision about the batch."""
+
+    groups: dict[Key, StoredGroup]
+    infos: dict[Key, ArrayInfo]
+    named: dict[Key, Dims]
+    inference: Inference | None
+    warnings: list[str]
+    left_out: list[LeftOut]
+
+
+def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
+    """Open a group, with what is nested in it, as one Dataset."""
+    root = store.group()
+    shown = _shown_groups(store, root, options)
+    layout = _lay_out(store, shown, options)
+    hidden: dict[Key, GroupBatch] = {}
+    if options.nested is None and layout.inference is not None:
+        hidden = _hidden_groups(layout.inference)
+        _forget(layout, hidden)
+    ds = _assemble(layout, options)
+    _tell(store, layout, ds, hidden)
+    return _with_batch(ds, layout, options)
+
+
+def open_tree(store: Store, options: OpenOptions) -> dict[str, xr.Dataset]:
+    """Open a group and those in it as one Dataset each, under their own names, by path (``"/"`` is the root)."""
+    layout = _lay_out(store, list(walk(store)), options, fit_parents=True)
+    datasets = {}
+    for key, group in layout.groups.items():
+        variables, coords, attrs = _decode_group(group, layout, options)
+        ds = _dataset(variables, coords, attrs, group.unlimited_dims)
+        if layout.inference is not None and (options.batch_dims is not None or layout.groups[key].recorded is not None):
+            batch = layout.inference.groups.get(key)
+            if batch is not None:
+                ds = set_record_if_needed(ds, {(): name_batch(batch)})
+        datasets[group_name(key)] = ds
+    _tell(store, layout, datasets["/"], {})
+    return datasets
+
+
+def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list[StoredGroup]:
+    if options.nested is False or not root.groups:
+        return [root]
+    return list(walk(store))
+
+
+def _lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> _Layout:
+    by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    left_out = [member for group in by_key.values() for member in group.left_out]
+    _drop(by_key, options.drop_variables)
+    infos: dict[Key, ArrayInfo] = {}
+    for group in by_key.values():
+        dims = {
+            name: given_dims(options.dims, (*group.key, name), array.dims, array.shape) for name, array in group.arrays.items()
+        }
+        infos.update((info.key, info) for info in describe_group(group, dims))
+    inference = _infer(store, by_key, infos, options)
+    named, settled = _name(by_key, infos, inference, fit_parents=fit_parents)
+    warned = [*(inference.warnings if inference else ()), *settled]
+    return _Layout(by_key, infos, named, inference, warned, left_out)
+
+
+def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
+    for group in groups.values():
+        for name in list(group.arrays):
+            if "/".join((*group.key, name)) in names or name in names:
+                del group.arrays[name]
+
+
+def _infer(store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], options: OpenOptions) -> Inference | None:
+    """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
+    recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
+    unnamed = any(None in info.dims for info in infos.values())
+    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None):
+        return None
+    return infer_batch(
+        infos.values(),
+        given=options.batch_dims,
+        recorded=recorded,
+        group_attrs={key: group.attrs for key, group in groups.items()},
+        where=store.description,
+    )
+
+
+def _name(
+    groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], inference: Inference | None, *, fit_parents: bool
+) -> tuple[dict[Key, Dims], list[str]]:
+    """Local names: those that ``group=`` and the tree show."""
+    named: dict[Key, Dims] = {}
+    warned: list[str] = []
+    sizes: dict[Key, dict[str, int]] = {}
+    nothing = GroupBatch((), (), "none", "")
+    for key in sorted(groups, key=len):
+        members = [infos[(*key, name)] for name in groups[key].arrays]
+        batch = inference.groups.get(key, nothing) if inference else nothing
+        first = {
+            info.key: name_axes(info, batch, batched=inference is not None and inference.classes[info.key] == "batched")
+            for info in members
+        }
+        shapes = {info.key: info.shape for info in members}
+        inherited = sizes.get(key[:-1], {}) if fit_parents and key else {}
+        settled, sentences = settle_sizes(first, shapes, inherited)
+        named.update(settled)
+        warned.extend(sentences)
+        own = {dim: size for name, dims in settled.items() for dim, size in zip(dims, shapes[name], strict=True)}
+        sizes[key] = {**inherited, **own}
+    return named, warned
+
+
+def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
+    """Groups with a batch of their own under a root without one, topmost only."""
+    if inference.batch_size:
+        return {}
+    hidden: dict[Key, GroupBatch] = {}
+    for key in sorted(inference.groups, key=len):
+        if inference.groups[key].sizes and not any(key[: len(above)] == above for above in hidden):
+            hidden[key] = inference.groups[key]
+    return hidden
+
+
+def _forget(layout: _Layout, hidden: Mapping[Key, GroupBatch]) -> None:
+    def is_hidden(key: Key) -> bool:
+        return any(key[: len(above)] == above for above in hidden)
+
+    layout.groups = {key: group for key, group in layout.groups.items() if not is_hidden(key)}
+    layout.named = {key: dims for key, dims in layout.named.items() if not is_hidden(key[:-1])}
+    layout.left_out = [member for member in layout.left_out if not is_hidden(member.key[:-1])]
+
+
+def _assemble(layout: _Layout, options: OpenOptions) -> xr.Dataset:
+    """Decode each group by itself, then flatten."""
+    shapes = {key: layout.infos[key].shape for key in layout.named}
+    flat = qualify(layout.named, shapes, layout.inference) if layout.inference and len(layout.groups) > 1 else layout.named
+    variables: dict[str, xr.Variable] = {}
+    coord_names: set[str] = set()
+    attrs: dict[str, Any] = {}
+    unlimited: set[str] = set()
+    for key, group in layout.groups.items():
+        decoded, coords, group_attrs = _decode_group(group, layout, options)
+        attrs = group_attrs if not key else attrs
+        unlimited |= group.unlimited_dims
+        for name, variable in decoded.items():
+            if key:
+                whole = (*key, name)
+                renamed = dict(zip(layout.named[whole], flat[whole], strict=True)) if whole in flat else {}
+                variable = _moved(variable, renamed)
+            variables["/".join((*key, name))] = variable
+        coord_names |= {"/".join((*key, name)) for name in coords}
+    dims = {dim for variable in variables.values() for dim in variable.dims}
+    return _dataset(variables, coord_names, attrs, {dim for dim in unlimited if dim in dims})
+
+
+def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
+    """A variable of a nested group in the flat view: other dims, and no reference to names of its own group."""
+    encoding = {name: value for name, value in variable.encoding.items() if name not in {"coordinates", "preferred_chunks"}}
+    if "preferred_chunks" in variable.encoding:
+        chunks = variable.encoding["preferred_chunks"]
+        encoding["preferred_chunks"] = {dims.get(dim, dim): size for dim, size in chunks.items()}
+    moved = xr.Variable([dims.get(dim, dim) for dim in variable.dims], variable._data, variable.attrs, fastpath=True)
+    moved.encoding = encoding
+    return moved
+
+
+def _decode_group(group: StoredGroup, layout: _Layout, options: OpenOptions) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
+    variables = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
+    try:
+        decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    except Exception:  # noqa: BLE001 - one variable that cannot be decoded never makes the rest unreadable
+        variables = {name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)}
+        decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    names = {str(name) for name in coords}
+    for name, variable in decoded.items():
+        role = group.arrays[name].role if name in group.arrays else None
+        if variable.dims == (name,) or role == "coord":
+            names.add(str(name))
+        elif role == "data":
+            names.discard(str(name))
+    return {str(name): variable for name, variable in decoded.items()}, names, dict(attrs)
+
+
+def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: _Layout, options: OpenOptions) -> bool:
+    try:
+        decode_cf_variables({name: variable}, {}, **options.decoders)
+    except Exception as error:  # noqa: BLE001 - see above
+        reason = f"it cannot be decoded ({type(error).__name__}: {error}); open with decode_cf=False to get it as stored"
+        layout.left_out.append(LeftOut((*group.key, name), reason))
+        return False
+    return True
+
+
+def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
+    data = array.data
+    if isinstance(data, indexing.ExplicitlyIndexed) and not isinstance(data, indexing.ExplicitlyIndexedNDArrayMixin):
+        data = indexing.LazilyIndexedArray(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # xarray says of repeated dims that few operations take them
+        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding))
+    preferred = variable.encoding.get("preferred_chunks")
+    if preferred:
+        # the reader keyed them by the recorded names
+        variable.encoding["preferred_chunks"] = dict(zip(dims, preferred.values(), strict=False))
+    if array.non_tensor:
+        variable.encoding["tensordict_non_tensor"] = True
+    return variable
+
+
+def _dataset(variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]) -> xr.Dataset:
+    data = {name: variable for name, variable in variables.items() if name not in coord_names}
+    coords = {name: variable for name, variable in variables.items() if name in coord_names}
+    ds = xr.Dataset(data, coords=Coordinates(coords, indexes={}), attrs=attrs)
+    ds.encoding = {"unlimited_dims": set(unlimited)} if unlimited else {}
+    return ds
+
+
+def _tell(store: Store, layout: _Layout, ds: xr.Dataset, hidden: Mapping[Key, GroupBatch]) -> None:
+    """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr."""
+    if layout.left_out:
+        left_out = "; ".join(str(member) for member in layout.left_out)
+        warnings.warn(f"{store.description}: left out {left_out}", UserWarning, stacklevel=outside())
+    if layout.warnings:
+        warnings.warn(f"{store.description}: {'; '.join(layout.warnings)}", UserWarning, stacklevel=outside())
+    notes: dict[str, Any] = {}
+    if layout.left_out:
+        notes["left_out"] = tuple(str(member) for member in layout.left_out)
+    if hidden:
+        notes["hidden_groups"] = {group_name(key): tuple(batch.sizes) for key, batch in hidden.items()}
+    if layout.inference is not None and layout.inference.groups[()].sizes:
+        notes["reason"] = layout.inference.reason
+        notes["evidence"] = layout.inference.evidence
+        notes["batch_dims"] = name_batch(layout.inference.groups[()])
+    if notes:
+        ds.encoding[ENCODING_KEY] = notes
+
+
+def _with_batch(ds: xr.Dataset, layout: _Layout, options: OpenOptions) -> xr.Dataset:
+    """Record the batch where ``ds.td`` would not find it again by itself."""
+    if layout.inference is None:
+        return ds
+    shown = {key: name_batch(batch) for key, batch in layout.inference.groups.items() if key in layout.groups}
+    encoding = ds.encoding
+    recorded = with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
+    recorded.encoding = encoding
+    return recorded
+
+
+def outside() -> int:
+    """The stack level of the first frame that is neither this package nor xarray: the user's call."""
+    import sys
+    from pathlib import Path
+
+    inside = (str(Path(__file__).parent), str(Path(xr.__file__).parent))
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    return level - 1 if level > 1 else 1

@@ -1,0 +1,125 @@
+"""The root entry ``_unbatched``: numeric arrays that a tensordict with a batch cannot hold, as one JSON object.
+
+Bare tensordict accepts no numeric array that does not lead with the batch, in nested groups either. So the writers
+put such arrays into one non-tensor entry, which bare tensordict shows and keeps, and the engine takes them out again:
+``{"lat": {"dims": ["lat"], "dtype": "float64", "attrs": {...}, "role": "coord", "data": [...]}}``. ``data`` is a
+nested list where it is small, and the base64 text of an ``.npy`` file otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .metadata import UNBATCHED_NAME
+from .model import Key, StoredArray, StoredGroup
+
+LARGEST_LIST = 1024
+"""Arrays of more elements than this are kept as base64: JSON lists of numbers are about five times as long."""
+
+
+def encode_array(values: np.ndarray[Any, Any], dims: tuple[str, ...], *, attrs: Mapping[str, Any], role: str, torch_dtype: str | None = None) -> dict[str, Any]:
+    """Encode one array for the entry.
+
+    Parameters
+    ----------
+    values
+        Numbers, bools, datetimes or timedeltas.
+    dims, attrs, role
+        As in the Dataset; ``role`` is "coord" or "data".
+    torch_dtype
+        The torch dtype that `values` were widened from.
+
+    Examples
+    --------
+    >>> encode_array(np.array([10.0, 0.0]), ("lat",), attrs={}, role="coord")["data"]
+    [10.0, 0.0]
+    """
+    dtype = values.dtype
+    plain = values.view("int64") if dtype.kind in "mM" else values
+    plain = np.ascontiguousarray(plain).astype(plain.dtype.newbyteorder("="), copy=False).reshape(values.shape)
+    listable = plain.dtype.kind in "biu" or (plain.dtype.kind == "f" and plain.dtype.itemsize <= 8 and bool(np.isfinite(plain).all()))
+    encoded: dict[str, Any] = {
+        "dims": list(dims),
+        "dtype": dtype.newbyteorder("=").name if dtype.kind not in "mM" else dtype.newbyteorder("=").str.lstrip("<>="),
+        "attrs": dict(attrs),
+        "role": role,
+        "data": plain.tolist() if listable and plain.size <= LARGEST_LIST else _to_base64(plain),
+    }
+    if plain.size == 0:
+        encoded["data"] = _to_base64(plain)
+    if torch_dtype is not None:
+        encoded["torch_dtype"] = torch_dtype
+    return encoded
+
+
+def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Decode one array of the entry.
+
+    Examples
+    --------
+    >>> decode_array({"dims": ["x"], "dtype": "int16", "attrs": {}, "role": "data", "data": [1, 2]})
+    array([1, 2], dtype=int16)
+    """
+    dtype = np.dtype(encoded["dtype"])
+    data = encoded["data"]
+    raw = np.dtype("int64") if dtype.kind in "mM" else dtype
+    values = _from_base64(data) if isinstance(data, str) else np.array(data, dtype=raw)
+    return values.view(dtype) if dtype.kind in "mM" else values.astype(dtype, copy=False)
+
+
+def _to_base64(values: np.ndarray[Any, Any]) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _from_base64(text: str) -> np.ndarray[Any, Any]:
+    return np.asarray(np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False))
+
+
+def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, StoredGroup]:
+    """Put the arrays of the root's ``_unbatched`` entry back into their groups.
+
+    Raises
+    ------
+    ValueError
+        Where the entry is there and cannot be understood.
+    """
+    entry = groups[()].arrays.get(UNBATCHED_NAME) if () in groups else None
+    value = entry.data.item() if entry is not None and entry.non_tensor and entry.shape == () else None
+    if not isinstance(value, dict) or not all(isinstance(item, dict) and "dims" in item for item in value.values()):
+        return groups
+    del groups[()].arrays[UNBATCHED_NAME]
+    for path, encoded in value.items():
+        *parts, name = path.split("/")
+        key = tuple(parts)
+        try:
+            array = _stored(name, encoded)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{where}: the entry {UNBATCHED_NAME!r} is damaged at {path!r}: {error}") from error
+        _group_at(groups, key).arrays[name] = array
+    return groups
+
+
+def _stored(name: str, encoded: Mapping[str, Any]) -> StoredArray:
+    values = decode_array(encoded)
+    dims = tuple(encoded["dims"])
+    if len(dims) != values.ndim:
+        raise ValueError(f"it has dims {list(dims)} for shape {list(values.shape)}")
+    encoding = {"torch_dtype": encoded["torch_dtype"]} if "torch_dtype" in encoded else {}
+    return StoredArray(name, values, dims, dict(encoded.get("attrs", {})), encoding, role=encoded.get("role"))
+
+
+def _group_at(groups: dict[Key, StoredGroup], key: Key) -> StoredGroup:
+    """The group at `key`, made with those above it if all it held went into the entry."""
+    if key not in groups:
+        parent = _group_at(groups, key[:-1])
+        if key[-1] not in parent.groups:
+            parent.groups = (*parent.groups, key[-1])
+        groups[key] = StoredGroup(key)
+    return groups[key]

@@ -1,0 +1,72 @@
+"""What this package needs of xarray's lazy arrays beyond its public interface, in one place.
+
+``Variable._data`` and the wrappers of ``xarray.core.indexing`` are private; they have been stable since 2016 and are
+checked at import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from xarray.core import indexing
+
+_NEEDED = ("MemoryCachedArray", "CopyOnWriteArray", "LazilyIndexedArray", "NumpyIndexingAdapter", "PandasIndexingAdapter")
+_MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
+if _MISSING:
+    raise ImportError(
+        f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
+        f"install a version of xarray that its dependencies allow"
+    )
+
+
+def past_cache(variable: xr.Variable) -> xr.Variable:
+    """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
+
+    What the cache has already loaded is taken from there.
+    """
+    data: Any = variable._data
+    unwrapped = data
+    while isinstance(unwrapped, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        unwrapped = unwrapped.array
+    if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
+        return variable
+    bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
+    bare.encoding = variable.encoding
+    return bare
+
+
+def in_memory(variable: xr.Variable) -> bool:
+    """Whether the values are a numpy array that belongs to the variable (not to a pandas index, not on disk)."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        if isinstance(data, indexing.CopyOnWriteArray) and not data._copied:
+            return isinstance(data.array, indexing.NumpyIndexingAdapter)
+        data = data.array
+    return isinstance(data, (np.ndarray, indexing.NumpyIndexingAdapter))
+
+
+def is_index_data(variable: xr.Variable) -> bool:
+    """Whether the values are those of a pandas index, which must never change."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    return isinstance(data, indexing.PandasIndexingAdapter)
+
+
+def read(variable: xr.Variable) -> np.ndarray[Any, Any]:
+    """The values as a numpy array, past the cache; in memory they are the variable's own array."""
+    bare = past_cache(variable)
+    values = bare.values if not is_index_data(bare) else np.array(bare.values)
+    return np.asarray(values)
+
+
+def multiindex_dims(ds: xr.Dataset) -> frozenset[str]:
+    """The names of coordinates that hold the tuples of a pandas MultiIndex; their levels are coordinates too."""
+    found = set()
+    for name, index in ds.xindexes.items():
+        if isinstance(index.to_pandas_index() if hasattr(index, "index") else None, pd.MultiIndex):
+            found |= {str(dim) for dim in ds[name].dims} & {str(name)}
+    return frozenset(found)

@@ -1,0 +1,36 @@
+"""Fixtures: a store of the corpus, and both doors to it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import corpus
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The path of the store that `corpus.of_case` names."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return corpus.build(request.param, folder)
+
+
+@pytest.fixture
+def open_both() -> Iterator[Callable[..., corpus.Doors]]:
+    """Open stores through both doors; they are closed after the test."""
+    with ExitStack() as opened:
+
+        def open_and_close(path: object, **keywords: object) -> corpus.Doors:
+            doors = corpus.open_doors(path, **keywords)
+            opened.callback(doors.close)
+            return doors
+
+        yield open_and_close
+
+
+@pytest.fixture
+def doors(store: Path, open_both: Callable[..., corpus.Doors]) -> corpus.Doors:
+    """Both doors of the store, opened without arguments. The law of two doors has been checked."""
+    return open_both(store)

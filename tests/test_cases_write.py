@@ -1,0 +1,181 @@
+"""The generated cases that are about writing and about workers: 43, 49, 51 and 53.
+
+Tests with the mark ``later`` belong to parts that have their own milestone.
+"""
+
+import multiprocessing
+import pickle
+import re
+import zipfile
+
+import dask
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from torch.utils.data import DataLoader
+
+import xarray_tensordict
+from corpus import assert_entry, is_zarr, of_case
+
+# --- case 43: writing a zip file -----------------------------------------------------------------------------------
+
+
+@pytest.mark.later
+@of_case(43)
+def test_a_zip_store_is_written_as_one_file_without_duplicates(doors, tmp_path, open_both):
+    target = tmp_path / "y.zarr.zip"
+    doors.ds.td.to_zarr(target)
+    assert target.is_file()
+    with zipfile.ZipFile(target) as archive:
+        names = archive.namelist()
+    assert len(names) == len(set(names))
+    again = open_both(target)
+    assert_entry(again.td, "x", np.arange(6).reshape(3, 2), torch.float32)
+    assert list(again.td.batch_size) == [3]
+
+
+@pytest.mark.later
+@of_case(43)
+def test_a_zip_store_is_not_changed_in_place(store, doors, open_both):
+    loaded = doors.ds.load()
+    before = store.read_bytes()
+    for keywords in ({"append_dim": "t"}, {"region": {"t": slice(0, 3)}}):
+        with pytest.raises((ValueError, TypeError, NotImplementedError), match="zip"):
+            loaded.td.to_zarr(store, **keywords)
+    assert store.read_bytes() == before
+    assert_entry(open_both(store).td, "x", np.arange(6).reshape(3, 2))
+
+
+# --- case 49: dask chunks that do not fit the chunks of the store --------------------------------------------------
+
+
+@pytest.mark.later
+@of_case(49)
+@pytest.mark.parametrize("run", range(5))
+def test_a_parallel_write_is_whole_or_refused(doors, tmp_path, run):
+    target = tmp_path / f"{run}.zarr"
+    with dask.config.set(scheduler="threads", num_workers=4):
+        try:
+            doors.ds.chunk(t=3).td.to_zarr(target, chunks={"t": 4})
+        except ValueError:
+            assert not (target / "x").exists()
+            return
+    np.testing.assert_array_equal(zarr.open_array(f"{target}/x", mode="r")[...], np.arange(24).reshape(12, 2))
+
+
+@pytest.mark.later
+@of_case(49)
+def test_inherited_chunks_of_a_selection_are_whole_or_refused(doors, tmp_path, open_both):
+    target = tmp_path / "part.zarr"
+    with dask.config.set(scheduler="threads", num_workers=4):
+        try:
+            doors.ds.isel(t=slice(1, 9)).chunk(t=4).td.to_zarr(target)
+        except ValueError:
+            assert not (target / "x").exists()
+            return
+    assert_entry(open_both(target).td, "x", np.arange(24).reshape(12, 2)[1:9])
+
+
+@pytest.mark.later
+@of_case(49)
+def test_a_region_that_cuts_chunks_is_refused_or_locked(store, doors, open_both):
+    region = (doors.ds.isel(t=slice(2, 6)) + 100).chunk(t=2)
+    expected = np.arange(24).reshape(12, 2)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        try:
+            region.td.to_zarr(store, region={"t": slice(2, 6)})
+        except ValueError:
+            pass
+        else:
+            expected = expected.copy()
+            expected[2:6] += 100
+    assert_entry(open_both(store).td, "x", expected)
+
+
+# --- case 51: a store written onto itself --------------------------------------------------------------------------
+
+
+@of_case(51)
+def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both):
+    ds = xr.open_dataset(store, engine="tensordict", chunks={})
+    expected = np.arange(6.0)
+    try:
+        changed = ds + 1
+        changed.td.to_zarr(store, mode="w") if is_zarr(store) else changed.td.to_h5(store, mode="w")
+    except (ValueError, OSError, RuntimeError) as error:
+        assert re.search(re.escape(store.name), str(error)), "the message names the store"
+    else:
+        expected = expected + 1
+    finally:
+        ds.close()
+    assert_entry(open_both(store).td, "x", expected)
+
+
+@of_case(51)
+def test_an_unchanged_lazy_store_is_never_lost_either(store, open_both):
+    ds = xr.open_dataset(store, engine="tensordict")
+    try:
+        ds.td.to_zarr(store, mode="w") if is_zarr(store) else ds.td.to_h5(store, mode="w")
+    except (ValueError, OSError, RuntimeError) as error:
+        assert re.search(re.escape(store.name), str(error)), "the message names the store"
+    finally:
+        ds.close()
+    assert_entry(open_both(store).td, "x", np.arange(6.0))
+
+
+# --- case 53: workers ----------------------------------------------------------------------------------------------
+
+
+def as_it_is(batch):
+    """For `collate_fn`: rows fetched together are a batch already."""
+    return batch
+
+
+@of_case(53)
+def test_a_pickle_holds_no_data(store, open_both):
+    doors = open_both(store)
+    assert doors.ptd[5]["y"].item() == 5
+    pickled = pickle.dumps(doors.ptd)
+    assert len(pickled) < 20_000
+    again = pickle.loads(pickled)
+    assert again[5]["y"].item() == 5
+    again.close()
+
+
+def test_the_size_of_a_pickle_does_not_grow_with_the_data(tmp_path):
+    sizes = []
+    for rows in (10, 100_000):
+        path = tmp_path / f"{rows:06}.zarr"
+        xr.Dataset({"x": ("row", np.arange(float(rows)))}).to_zarr(path, zarr_format=3, consolidated=False)
+        ptd = xarray_tensordict.open_persistent(path)
+        ptd[0]
+        sizes.append(len(pickle.dumps(ptd)))
+        ptd.close()
+    assert sizes[1] < sizes[0] + 100
+
+
+@pytest.mark.later
+@pytest.mark.slow
+@of_case(53)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_read_every_row_once(store, open_both, method):
+    ptd = open_both(store).ptd
+    assert ptd[0]["y"].item() == 0, "the parent has read already"
+    loader = DataLoader(
+        ptd,
+        batch_size=8,
+        num_workers=2,
+        shuffle=True,
+        collate_fn=as_it_is,
+        multiprocessing_context=multiprocessing.get_context(method),
+        timeout=30,
+    )
+    batches = list(loader)
+    assert {type(batch).__name__ for batch in batches} == {"TensorDict"}
+    seen = torch.cat([batch["y"] for batch in batches])
+    assert sorted(seen.tolist()) == list(range(32))
+    rows = torch.cat([batch["x"] for batch in batches])
+    assert torch.equal(rows, torch.stack([seen * 2.0, seen * 2.0 + 1], dim=-1))

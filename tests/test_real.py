@@ -1,0 +1,246 @@
+"""Twelve files that other people's tools wrote: what they hold, through both doors, and what is left out of them.
+
+``expected.json`` beside the stores says what the batch of a store, or of a group of it, is. Arrays are compared with
+what h5py or zarr-python read.
+"""
+
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import corpus
+from corpus import REAL, assert_entry
+
+NAMES = (
+    "climate/cesm2_native.nc",
+    "energy/rex_ri_wave_2010.h5",
+    "geo/titiler_zarr_5d.zarr",
+    "microscopy/ome_zarr_v04_labels.zarr",
+    "ml/test_catvnoncat.h5",
+    "neuro/nwb_ecephys_ogen.nwb",
+    "rl/guda_trajectories.hdf5",
+    "robotics/coinft_train.h5",
+    "robotics/isaaclab_dataset.hdf5",
+    "satellite/gpm_2A_RW_BRS.HDF5",
+    "singlecell/anndata_v0.7.8.h5ad",
+    "weatherml/gsp.zarr",
+)
+
+EXPECTED = corpus.real_stores()
+
+# Entries below the ones that expected.json names: the fields of a record array.
+FIELDS = {
+    "energy/rex_ri_wave_2010.h5": {
+        f"meta/{name}" for name in ("latitude", "longitude", "water_depth", "timezone", "distance", "jurisdiction")
+    }
+}
+
+# Groups with references, which nothing can represent: the member that the warning names.
+LEFT_OUT = {("neuro/nwb_ecephys_ogen.nwb", "general/extracellular_ephys/electrodes"): "group"}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out:UserWarning")
+
+
+def groups():
+    """Every store, and each of its groups that something is expected of."""
+    for name in NAMES:
+        absent = [] if name in EXPECTED else [pytest.mark.skip(reason=f"the shared sample {name} is absent")]
+        for group in EXPECTED.get(name, {"": {}}):
+            yield pytest.param(name, group, id=f"{Path(name).name}:{group or '/'}", marks=absent)
+
+
+GROUPS = pytest.mark.parametrize(("name", "group"), list(groups()))
+STORES = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            id=Path(name).name,
+            marks=[] if name in EXPECTED else [pytest.mark.skip(reason=f"the shared sample {name} is absent")],
+        )
+        for name in NAMES
+    ],
+)
+
+
+def group_keyword(group):
+    return {"group": group} if group else {}
+
+
+@cache
+def numeric_arrays(name, group):
+    """What h5py or zarr-python read: values and attributes of the numeric arrays right in a group."""
+    path = REAL / name
+    if path.is_file():
+        with h5py.File(path) as file:
+            parent = file[group or "/"]
+            members = {key: parent.get(key) for key in parent}
+            return {
+                key: (array[()], dict(array.attrs))
+                for key, array in members.items()
+                if isinstance(array, h5py.Dataset) and array.shape is not None and array.dtype.kind in "biuf"
+            }
+    parent = zarr.open_group(str(path), path=group or None, mode="r")
+    return {key: (array[...], dict(array.attrs)) for key, array in parent.arrays() if array.dtype.kind in "biuf"}
+
+
+def assert_matches_expectation(expected, batch_size, names, unbatched, present, extra=frozenset()):
+    assert list(batch_size) == expected["batch_size"]
+    if "names" in expected:
+        assert list(names) == expected["names"]
+    if "unbatched" in expected:
+        assert set(expected["unbatched"]) <= unbatched
+        assert unbatched - set(expected["unbatched"]) <= extra
+    assert not set(expected.get("absent", ())) & present
+
+
+@GROUPS
+def test_a_group_has_the_expected_batch(name, group, open_both):
+    expected = EXPECTED[name][group]
+    doors = open_both(REAL / name, **group_keyword(group))
+    ds = doors.ds
+    unbatched = {str(key) for key in ds.td.unbatched.variables}
+    present = {str(key) for key in ds.variables}
+    for batch_size, names in (
+        (ds.td.batch_size, ds.td.batch_dims),
+        (doors.td.batch_size, doors.td.names),
+        (doors.ptd.batch_size, doors.ptd.names),
+    ):
+        assert_matches_expectation(expected, batch_size, names, unbatched, present, FIELDS.get(name, frozenset()))
+    for key in expected.get("bool", ()):
+        assert ds[key].dtype == np.bool_
+
+
+@GROUPS
+def test_a_group_has_the_expected_batch_in_the_tree(name, group):
+    expected = EXPECTED[name][group]
+    with xr.open_datatree(REAL / name, engine="tensordict") as dt:
+        node = dt[group] if group else dt
+        assert list(node.td.batch_size) == expected["batch_size"]
+        td = node.td.to_tensordict()
+        assert list(td.batch_size) == expected["batch_size"]
+        if "names" in expected:
+            assert list(td.names) == expected["names"]
+
+
+@STORES
+def test_opening_warns_at_most_once(name):
+    for opener in (xr.open_dataset, xr.open_datatree):
+        with warnings.catch_warnings(record=True) as recorded:
+            warnings.simplefilter("always")
+            opener(REAL / name, engine="tensordict").close()
+        messages = [str(warning.message) for warning in recorded]
+        assert len(messages) <= 1, messages
+        assert all("left out" in message for message in messages)
+
+
+@pytest.mark.parametrize(("name", "group", "member"), [(*where, member) for where, member in LEFT_OUT.items()])
+def test_what_cannot_be_represented_is_left_out_by_one_warning_that_names_it(name, group, member):
+    if name not in EXPECTED:
+        pytest.skip(f"the shared sample {name} is absent")
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        ds = xr.open_dataset(REAL / name, engine="tensordict", group=group)
+    (message,) = [str(warning.message) for warning in recorded]
+    assert f"{member}'" in message
+    assert member not in ds.variables
+    assert ds.variables
+    ds.close()
+
+
+@GROUPS
+def test_values_are_those_of_h5py_and_zarr(name, group):
+    ds = xr.open_dataset(REAL / name, engine="tensordict", **group_keyword(group))
+    compared = 0
+    for key, (raw, attrs) in numeric_arrays(name, group).items():
+        if key in EXPECTED[name][group].get("absent", ()):
+            continue
+        found = ds[key].values
+        assert found.shape == raw.shape
+        if found.dtype.kind in "mM":
+            assert "units" in attrs
+            continue
+        fill = attrs.get("_FillValue")
+        if fill is not None:
+            raw = np.where(raw == np.asarray(fill).item(), np.nan, raw)
+        np.testing.assert_array_equal(found, raw, err_msg=key)
+        compared += 1
+    ds.close()
+    if EXPECTED[name][group]["batch_size"]:
+        assert compared or not numeric_arrays(name, group)
+
+
+# --- what is known of single stores --------------------------------------------------------------------------------
+
+
+def of(name):
+    return pytest.mark.skipif(name not in EXPECTED, reason=f"the shared sample {name} is absent")
+
+
+@of("climate/cesm2_native.nc")
+def test_climate_dims_are_no_variables_and_time_is_time(open_both):
+    doors = open_both(REAL / "climate/cesm2_native.nc")
+    assert doors.ds.TREFHT.dims == ("time", "lat", "lon")
+    assert "bnds" in doors.ds.dims
+    assert doors.ds.time.dtype.kind in "MO"
+    with xr.open_dataset(REAL / "climate/cesm2_native.nc", engine="h5netcdf") as expected:
+        xr.testing.assert_equal(doors.ds, expected)
+
+
+@of("energy/rex_ri_wave_2010.h5")
+def test_records_are_nested_and_times_are_rows(open_both):
+    doors = open_both(REAL / "energy/rex_ri_wave_2010.h5")
+    with h5py.File(REAL / "energy/rex_ri_wave_2010.h5") as file:
+        np.testing.assert_array_equal(doors.ds["meta/water_depth"], file["meta"]["water_depth"])
+        first = file["time_index"][0].decode()
+    assert corpus.text(doors.td[0]["time_index"]) == first
+
+
+@of("microscopy/ome_zarr_v04_labels.zarr")
+def test_axes_of_a_multiscale_image_name_the_dims(open_both):
+    ds = open_both(REAL / "microscopy/ome_zarr_v04_labels.zarr").ds
+    assert ds["0"].dims == ("t", "c", "z", "y", "x")
+    assert ds["1"].shape == (1, 2, 4, 8, 8), "the second scale has other sizes, and opens"
+    assert ds["labels/nuclei/0"].shape == (8, 16, 16)
+    assert json.loads(json.dumps(ds.attrs["multiscales"]))[0]["axes"][0]["name"] == "t"
+
+
+@of("neuro/nwb_ecephys_ogen.nwb")
+def test_a_table_of_trials_has_one_row_per_trial(open_both):
+    doors = open_both(REAL / "neuro/nwb_ecephys_ogen.nwb", group="intervals/trials")
+    td = doors.td
+    with h5py.File(REAL / "neuro/nwb_ecephys_ogen.nwb") as file:
+        trials = file["intervals/trials"]
+        assert_entry(td, "start_time", trials["start_time"][()])
+        for key, column in trials.items():
+            if column.shape == (412,) and h5py.check_string_dtype(column.dtype):
+                assert corpus.text(td[411][key]) == column.asstr()[411]
+
+
+@of("satellite/gpm_2A_RW_BRS.HDF5")
+def test_scan_lines_of_all_groups_are_the_batch(open_both):
+    doors = open_both(REAL / "satellite/gpm_2A_RW_BRS.HDF5")
+    assert doors.td.names == ["nscan"]
+    assert doors.ds["NS/SLV/zFactorCorrected"].dims == ("nscan", "nray", "nbin")
+    assert list(doors.td["NS", "ScanTime"].batch_size) == [137]
+
+
+@of("singlecell/anndata_v0.7.8.h5ad")
+def test_a_sparse_matrix_is_named_as_what_it_is(open_both):
+    doors = open_both(REAL / "singlecell/anndata_v0.7.8.h5ad", group="X")
+    assert list(doors.td.batch_size) == []
+    assert "CSR matrix" in repr(doors.ds.td)
+
+
+@of("weatherml/gsp.zarr")
+def test_consolidated_zarr2_agrees_with_xarray(open_both):
+    doors = open_both(REAL / "weatherml/gsp.zarr")
+    with xr.open_zarr(REAL / "weatherml/gsp.zarr") as expected:
+        xr.testing.assert_equal(doors.ds, expected)
