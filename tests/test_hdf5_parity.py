@@ -229,8 +229,9 @@ def groups_in(path: Path) -> list[str]:
 
 def all_dtypes() -> xr.Dataset:
     n = 4
-    codes = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", ">f4")
+    codes = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
     ds = xr.Dataset({code: ("x", np.arange(n).astype(code)) for code in codes})
+    ds["big"] = ("x", np.arange(n).astype(">f4"))
     ds["flag"] = ("x", np.array([True, False, True, True]))
     ds["text"] = ("x", np.array(["a", "bb", "", "blåbær"]))
     ds["object"] = ("x", np.array(["a", "bb", "", "c"], object))

@@ -69,6 +69,7 @@ def _put_in_zarr(root: Any, tree: Tree) -> None:
             keywords["dimension_names"] = array.dims
         elif array.dims is not None:
             attrs["_ARRAY_DIMENSIONS"] = list(array.dims)
+            keywords["fill_value"] = None  # as xarray writes it: in its v2 arrays a fill value is a mask
         if array.fill is not None:
             keywords["fill_value"] = array.fill
         if array.chunks is not None:
@@ -106,7 +107,10 @@ def _without_time(array: Array) -> Array:
         return array
     unit = "seconds since 1970-01-01" if values.dtype.kind == "M" else "seconds"
     seconds = values.astype(f"{values.dtype.kind}8[s]").astype("i8")
-    return Array(seconds, array.dims, {**array.attrs, "units": unit}, np.iinfo("i8").min)
+    attrs = {**array.attrs, "units": unit}
+    if values.dtype.kind == "m":
+        attrs["dtype"] = "timedelta64[s]"
+    return Array(seconds, array.dims, attrs, np.iinfo("i8").min)
 
 
 def _for_hdf5(array: Array) -> dict[str, Any]:

@@ -73,12 +73,9 @@ def by_named_dims(ballot: Ballot) -> GroupBatch | None:
     if not named:
         return None
     rank = max(len(info.shape) for info in ballot.voters)
-    candidates = {
-        candidate.dims: candidate
-        for info in named
-        if len(info.shape) == rank
-        for candidate in _prefixes(info, ballot)
-    }
+    # arrays of the same dims give the same candidates: ask one of each
+    highest = {info.dims: info for info in named if len(info.shape) == rank}
+    candidates = {candidate.dims: candidate for info in highest.values() for candidate in _prefixes(info, ballot)}
     if not candidates:
         if all(info.dims[0] is not None for info in ballot.voters):
             return no_batch(_why_not(ballot))

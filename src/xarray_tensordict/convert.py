@@ -85,7 +85,7 @@ def make_leaf(entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = 
     """
     sizes = entry.batch.sizes
     if entry.form == "value":
-        return NonTensorData(_python(array), batch_size=sizes)
+        return NonTensorData(python_value(array), batch_size=sizes)
     if entry.form == "rows":
         return rows_from_numpy(_broadcast_numpy(entry, array), ndim=len(sizes), batch_size=sizes)
     torch_dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype is not None else None
@@ -97,7 +97,7 @@ def make_leaf(entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = 
     return tensor
 
 
-def _python(array: np.ndarray[Any, Any]) -> Any:
+def python_value(array: np.ndarray[Any, Any]) -> Any:
     """One value as Python holds it: a str and not a ``np.str_``; an array of more dimensions as nested lists."""
     if array.dtype.kind in "mM":
         return array.astype("int64").tolist()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.backends.common import NONE_VAR_NAME
 
 from .model import ArrayInfo, Key, Kind, Role, StoredArray, StoredGroup
 from .voting import referenced_names
@@ -19,8 +20,8 @@ _CF_ATTRS = (
 
 
 def key_of(name: Any) -> Key:
-    """The key of a variable: ``"next/obs"`` is ``("next", "obs")``."""
-    return tuple(str(name).split("/"))
+    """The key of a variable: ``"next/obs"`` is ``("next", "obs")``; a variable without a name is stored as xarray does."""
+    return tuple(str(NONE_VAR_NAME if name is None else name).split("/"))
 
 
 def kind_of(dtype: np.dtype[Any], attrs: Mapping[str, Any]) -> Kind:

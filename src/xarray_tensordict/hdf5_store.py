@@ -195,7 +195,7 @@ class Hdf5Store:
             if isinstance(child, h5py.Group):
                 enclosed = identity(child) not in {identity(group) for group in node.chain}
                 return _Node(child, [*node.chain, child], path) if enclosed else None
-            if isinstance(child, h5py.Dataset) and child.shape is not None and is_record(child):
+            if _is_readable_record(child):
                 return _Node(child, node.chain, path)
         return None
 
@@ -376,3 +376,13 @@ def _walk_groups(base: Any, path: str = "", chain: tuple[Any, ...] = ()) -> Iter
     for name in members.groups:
         yield f"{path}{name}"
         yield from _walk_groups(base[name], f"{path}{name}/", (*chain, identity(base)))
+    for name, dataset in members.datasets:
+        if _is_readable_record(dataset):
+            yield f"{path}{name}"
+
+
+def _is_readable_record(member: Any) -> bool:
+    try:
+        return isinstance(member, h5py.Dataset) and member.shape is not None and is_record(member)
+    except TypeError:  # a type that numpy does not have
+        return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
+from xarray.backends.common import NONE_VAR_NAME
 from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
@@ -243,8 +244,10 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
 
 
 def _dataset(variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]) -> xr.Dataset:
-    data = {name: variable for name, variable in variables.items() if name not in coord_names}
+    data: dict[Any, xr.Variable] = {name: variable for name, variable in variables.items() if name not in coord_names}
     coords = {name: variable for name, variable in variables.items() if name in coord_names}
+    if NONE_VAR_NAME in data:
+        data[None] = data.pop(NONE_VAR_NAME)
     ds = xr.Dataset(data, coords=Coordinates(coords, indexes={}), attrs=attrs)
     ds.encoding = {"unlimited_dims": set(unlimited)} if unlimited else {}
     return ds

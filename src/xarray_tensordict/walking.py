@@ -175,6 +175,8 @@ def _child_conflict(a: Child, b: Child) -> tuple[str, str] | None:
             return f"has dtype {a.dtype}", f"{b.dtype}"
         return None
     kinds = [_kind(child) for child in (a, b)]
+    if is_node(a) and is_node(b) and a.batch_size != b.batch_size:  # type: ignore[union-attr]
+        return f"has batch size {list(a.batch_size)}", f"{list(b.batch_size)}"  # type: ignore[union-attr]
     return (f"is a {kinds[0]}", f"a {kinds[1]}") if kinds[0] != kinds[1] else None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 _NEEDED = ("MemoryCachedArray", "CopyOnWriteArray", "LazilyIndexedArray", "NumpyIndexingAdapter", "PandasIndexingAdapter")
@@ -54,6 +55,20 @@ def is_index_data(variable: xr.Variable) -> bool:
     while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
         data = data.array
     return isinstance(data, indexing.PandasIndexingAdapter)
+
+
+def reads_fresh_arrays(variable: xr.Variable) -> bool:
+    """Whether every read of a variable gives a new array that nothing else refers to.
+
+    So it is with the arrays of zarr stores and HDF5 files; of any other array (numpy, dask, a pandas index, a reader of
+    somebody else) it is not known.
+    """
+    data: Any = variable._data
+    while not isinstance(data, BackendArray):
+        data = getattr(data, "array", None)
+        if data is None:
+            return False
+    return type(data).__module__ in {"xarray.backends.zarr", "xarray_tensordict.hdf5_arrays"}
 
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:
