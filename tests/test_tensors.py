@@ -394,6 +394,7 @@ def test_batches_without_rows_keep_their_whole_batch_size(size: tuple[int, ...])
     stack = rows_from_numpy(np.empty((*size, 2), "U3"), ndim=len(size), batch_size=size)
     assert type(stack) is NonTensorStack
     assert stack.batch_size == size
+    assert rows_from_numpy(np.empty((*size, 2, 0), "U3"), ndim=len(size), batch_size=size).batch_size == size
     td = TensorDict({"x": torch.zeros(size), "s": stack}, batch_size=size)
     assert td.get("s").batch_size == size
 

@@ -99,12 +99,10 @@ class Namer:
     def _read(self, argument: DimsArgument) -> None:
         """Sort the caller's dims into names and references to variables of the template."""
         plain = {"/".join(key) if isinstance(key, tuple) else key: value for key, value in argument.items()}
-        used = set()
         for leaf in self.leaves:
             pattern = _best_match(plain, leaf.name)
             if pattern is None:
                 continue
-            used.add(pattern)
             value = plain[pattern]
             if not isinstance(value, str):
                 self.given[leaf.key] = tuple(value)
@@ -116,10 +114,10 @@ class Namer:
                     f"dims: expected a variable of the template for {leaf.name!r}, found {value!r}, which "
                     f"{_not_among(value, self.template)}; write a tuple, ({value!r},), to name a dim"
                 )
-        for pattern in plain.keys() - used:
-            raise ValueError(
-                f"dims: {pattern!r} matches no entry; the entries are {sorted(leaf.name for leaf in self.leaves)}"
-            )
+        names = sorted(leaf.name for leaf in self.leaves)
+        for pattern in plain:
+            if not any(_matches(pattern, name) for name in names):
+                raise ValueError(f"dims: {pattern!r} matches no entry; the entries are {names}")
 
     def name(self, *, local: bool) -> Named:
         """Name all axes.
@@ -318,9 +316,13 @@ def _add_sizes(sizes: dict[str, int], dims: Dims, shape: Sequence[int]) -> None:
         sizes.setdefault(dim, size)
 
 
+def _matches(pattern: str, name: str) -> bool:
+    return pattern == name or fnmatch.fnmatchcase(name, pattern)
+
+
 def _best_match(patterns: Iterable[str], name: str) -> str | None:
     """The name itself, or the glob with the most plain characters that matches it."""
-    matches = [pattern for pattern in patterns if pattern == name or fnmatch.fnmatchcase(name, pattern)]
+    matches = [pattern for pattern in patterns if _matches(pattern, name)]
     return max(matches, key=lambda p: (p == name, len(p.replace("*", "")), p), default=None)
 
 

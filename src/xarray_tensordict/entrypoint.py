@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -123,16 +124,21 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         """Open a store as a DataTree, one node for each group, under the local names of its dims."""
         from xarray.backends.common import datatree_from_dict_with_io_cleanup
 
-        return datatree_from_dict_with_io_cleanup(self.open_groups_as_dict(filename_or_obj, **kwargs))
+        return datatree_from_dict_with_io_cleanup(self._open_groups(filename_or_obj, kwargs, fit_parents=True))
 
     def open_groups_as_dict(self, filename_or_obj: Any, **kwargs: Any) -> dict[str, xr.Dataset]:
         """Open every group of a store, by path; ``"/"`` is the root."""
+        return self._open_groups(filename_or_obj, kwargs, fit_parents=False)
+
+    def _open_groups(self, source: Any, kwargs: dict[str, Any], *, fit_parents: bool) -> dict[str, xr.Dataset]:
+        """A DataTree, unlike a dict, needs dims of one name to have one size along each branch."""
         unknown = set(kwargs) - set(self.open_dataset_parameters)
         if unknown:
             raise TypeError(f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}")
         from .opening import open_tree
 
-        groups: dict[str, xr.Dataset] = _open(filename_or_obj, kwargs, open_tree, lambda opened: opened.values())
+        opener = partial(open_tree, fit_parents=fit_parents)
+        groups: dict[str, xr.Dataset] = _open(source, kwargs, opener, lambda opened: opened.values())
         return groups
 
 

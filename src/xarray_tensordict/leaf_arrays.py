@@ -139,10 +139,10 @@ def objects(values: Iterable[Any], shape: tuple[int, ...]) -> Array:
 
 def flatten(nested: Any, depth: int) -> list[Any]:
     """The elements of lists that are nested `depth` deep."""
-    flat = nested
+    flat = list(nested)
     for _ in range(depth - 1):
         flat = [item for part in flat for item in part]
-    return list(flat)
+    return flat
 
 
 def nested_shape(value: Any) -> tuple[int, ...] | None:

@@ -61,9 +61,12 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     return _with_batch(ds, layout, options)
 
 
-def open_tree(store: Store, options: OpenOptions) -> dict[str, xr.Dataset]:
-    """Open a group and those in it as one Dataset each, under their own names, by path (``"/"`` is the root)."""
-    layout = _lay_out(store, list(walk(store)), options, fit_parents=True)
+def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[str, xr.Dataset]:
+    """Open a group and those in it as one Dataset each, under their own names, by path (``"/"`` is the root).
+
+    With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
+    """
+    layout = _lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)

@@ -104,7 +104,7 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         For times that int64 nanoseconds cannot hold, with ``layout="tensordict"``.
     """
     kind = variable.dtype.kind
-    if kind == "O" and not _is_text_dtype(variable.dtype):
+    if kind == "O" and not _is_text_dtype(variable.dtype) and place.layout == "xarray":
         return _of_objects(variable, place)
     if kind not in _NUMBERS + _TIMES + _STRINGS + "O":
         raise TypeError(
@@ -113,7 +113,17 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         )
     if place.layout == "xarray":
         return Stored(variable, record=_torch_record(variable))
-    variable = batch_first(variable, place.batch_dims)
+    moved = batch_first(variable, place.batch_dims)
+    stored = _for_tensordict(moved, place)
+    if moved.dims != variable.dims:
+        stored.record["order"] = [str(dim) for dim in variable.dims]
+    return stored
+
+
+def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
+    kind = variable.dtype.kind
+    if kind == "O" and not _is_text_dtype(variable.dtype):
+        return _of_objects(variable, place)
     if variable.encoding.get("tensordict_non_tensor") and kind in _NUMBERS and (place.rows or not variable.ndim):
         return _json(variable, _python(read(variable)), place)
     if kind in _NUMBERS + _TIMES:
@@ -250,8 +260,6 @@ def _is_text_dtype(dtype: np.dtype[Any]) -> bool:
 
 def _of_objects(variable: xr.Variable, place: Place) -> Stored:
     """Objects are looked at one by one: the dtype does not tell what they are."""
-    if place.layout == "tensordict":
-        variable = batch_first(variable, place.batch_dims)
     values = np.asarray(variable.data.compute() if variable.chunks is not None else read(variable))
     held = xr.Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
     types = {type(item) for item in values.flat}
@@ -356,7 +364,10 @@ def same_object(a: Any, b: Any) -> bool:
 
 def _python(values: np.ndarray[Any, Any]) -> Any:
     """Nested lists of Python objects, or one: numpy's own scalars become Python's."""
-    if values.ndim:
-        return [_python(part) for part in values] if values.dtype.kind == "O" else values.tolist()
-    item = values[()] if values.dtype.kind != "O" else values.item()
+    return _plain(values.tolist(), values.ndim if values.dtype.kind == "O" else 0)
+
+
+def _plain(item: Any, depth: int) -> Any:
+    if depth:
+        return [_plain(part, depth - 1) for part in item]
     return item.item() if isinstance(item, np.generic) else item

@@ -89,34 +89,22 @@ class Template:
         if variable is None or not isinstance(leaf.child, NonTensor):
             return
         inner = [dim for dim in variable.dims if dim not in batch]
+        known = tuple(variable.sizes[dim] for dim in inner)
         if leaf.child.stacked:
             if inner and leaf.shape == tuple(sizes):
-                self._shape_rows(leaf, len(inner))
+                _shape_rows(
+                    leaf, tuple(size for dim, size in zip(variable.dims, variable.shape, strict=True) if dim in inner)
+                )
         elif variable.ndim:
-            self._shape_value(leaf, len(inner))
+            _shape_value(leaf, known)
             if len(inner) < variable.ndim and leaf.values.ndim == len(inner):
                 leaf.values = np.broadcast_to(leaf.values, (*sizes, *leaf.shape))
                 leaf.batch_axes = len(sizes)
         leaf.values = _as_dtype(leaf.values, variable.dtype)
 
-    def _shape_rows(self, leaf: Leaf, count: int) -> None:
-        rows = leaf.values.ravel().tolist()
-        shapes = {(nested_shape(row) or ())[:count] for row in rows}
-        shape = shapes.pop() if len(shapes) == 1 else ()
-        if len(shape) == count:
-            items = [item for row in rows for item in flatten(row, count)]
-            leaf.values = objects(items, (*leaf.shape, *shape))
-
-    def _shape_value(self, leaf: Leaf, count: int) -> None:
-        assert isinstance(leaf.child, NonTensor)
-        shape = (nested_shape(leaf.child.value) or ())[:count]
-        if count and len(shape) == count:
-            leaf.values = objects(flatten(leaf.child.value, count), shape)
-            leaf.encoding = {}
-
     # -- one variable --------------------------------------------------------------------------------------------------
 
-    def variable(self, leaf: Leaf, dims: Dims, batch: Dims, reference: str | None = None) -> xr.Variable | None:
+    def variable(self, leaf: Leaf, dims: Dims, reference: str | None = None) -> xr.Variable | None:
         """Make the variable of a leaf; None if it has no rows and the template knows more.
 
         Parameters
@@ -125,8 +113,6 @@ class Template:
             The entry.
         dims
             The names of its axes.
-        batch
-            The batch dims of the tensordict it is in.
         reference
             The variable of the template whose dims were asked for.
         """
@@ -135,7 +121,7 @@ class Template:
         if own is not None:
             values = _as_times(values, own.dtype) if leaf.is_tensor else values
             for axis in reversed(range(leaf.batch_axes)):
-                if dims[axis] in own.dims or not {*own.dims, *batch} >= set(dims):
+                if dims[axis] in own.dims or not {*own.dims} <= {*dims}:
                     continue
                 # the variable was broadcast to the batch: one of the equal rows is the variable
                 if not values.shape[axis]:
@@ -145,7 +131,8 @@ class Template:
                     del names[axis]
         source = self.variables[reference] if reference is not None else own
         attrs = {} if source is None else dict(source.attrs)
-        made = xr.Variable(names, values, attrs, dict(leaf.encoding))
+        # fastpath: xarray would make NaN of None among strings, and datetime64 of datetimes
+        made = xr.Variable(names, values, attrs, dict(leaf.encoding), fastpath=True)
         if own is not None and sorted(map(str, own.dims)) == sorted(set(names)) and tuple(own.dims) != tuple(names):
             encoding, made = made.encoding, made.transpose(*own.dims)
             made.encoding = encoding
@@ -221,6 +208,33 @@ class Template:
         """Sort names as the template has them, new ones behind."""
         place = {name: number for number, name in enumerate(self.variables)}
         return sorted(names, key=lambda name: place.get(name, len(place)))
+
+
+def _shape_rows(leaf: Leaf, known: tuple[int, ...]) -> None:
+    """Give rows that are lists axes of their own."""
+    rows = leaf.values.ravel().tolist()
+    shapes = {_outer_shape(row, known) for row in rows} or {known}
+    shape = shapes.pop()
+    if shape is not None and not shapes:
+        items = [item for row in rows for item in flatten(row, len(known))]
+        leaf.values = objects(items, (*leaf.shape, *shape))
+
+
+def _shape_value(leaf: Leaf, known: tuple[int, ...]) -> None:
+    """Make an array of a value that is a list."""
+    assert isinstance(leaf.child, NonTensor)
+    shape = _outer_shape(leaf.child.value, known)
+    if known and shape is not None:
+        leaf.values = objects(flatten(leaf.child.value, len(known)), shape)
+        leaf.encoding = {}
+
+
+def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of nested lists along as many axes as `known` has; behind one without elements they are `known`'s."""
+    shape = (nested_shape(value) or ())[: len(known)]
+    if 0 in shape:
+        shape = (*shape, *known[len(shape) :])
+    return shape if len(shape) == len(known) else None
 
 
 def same_values(a: xr.Variable, b: xr.Variable) -> bool:

@@ -292,7 +292,7 @@ def rows_from_numpy(array: Any, *, ndim: int, batch_size: Sequence[int]) -> NonT
         )
     if 0 in size:
         return _empty_stack(tuple(size))
-    rows = _python_rows(values.reshape((-1, *values.shape[ndim:])))
+    rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
     return _stack_rows(rows, tuple(size))
 
 

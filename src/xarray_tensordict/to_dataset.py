@@ -162,8 +162,7 @@ def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *
     _warn(named)
     parts = _Parts(named.batches)
     for leaf in leaves:
-        batch = named.batches[leaf.key[:-1]]
-        variable = template.variable(leaf, named.dims[leaf.key], batch, namer.referred.get(leaf.key))
+        variable = template.variable(leaf, named.dims[leaf.key], namer.referred.get(leaf.key))
         if variable is not None:
             parts.variables[leaf.name] = variable
             parts.is_tensor[leaf.name] = leaf.is_tensor

@@ -1,0 +1,185 @@
+"""What becomes of ``Variable.encoding`` when a Dataset is written: what fits the new store is kept, the rest dropped.
+
+Encodings outlive what they were made for: chunks of an array that was sliced, codecs of zarr v2 in a v3 store, HDF5
+options in zarr. None of them may make a write fail, and none may change a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+_CF_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
+_CF_TIMES = ("units", "calendar")
+_CF_KEPT = (*_CF_PACKING, *_CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
+_H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
+# the resolution of times, and of the units that would round or wrap them
+_STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+_UNITS = {"milliseconds": 1, "microseconds": 2, "nanoseconds": 3}
+
+
+def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
+    """The CF part of an encoding, for arrays that are to be packed and encoded as they were.
+
+    xarray turns times of ``datetime64[s]``, ``[ms]`` and ``[us]`` into NaT, silently, where the units are finer
+    (measured): such units are dropped.
+    """
+    kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
+    if variable.dtype.kind in "mM":
+        units = str(kept.get("units", "")).partition(" ")[0]
+        if _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3):
+            for name in (*_CF_TIMES, "dtype", "_FillValue", "missing_value"):
+                kept.pop(name, None)
+    elif variable.dtype.kind not in "biufc" or np.dtype(_dtype_of(kept)).kind not in "biufc":
+        # strings: the dtype they were read as says nothing about how they are to be written
+        kept = {name: value for name, value in kept.items() if name not in (*_CF_PACKING, *_CF_TIMES)}
+    elif variable.dtype.kind == "b" or np.dtype(_dtype_of(kept)).kind == "b":
+        kept = {name: value for name, value in kept.items() if name not in _CF_PACKING}
+    return kept
+
+
+def _dtype_of(encoding: Mapping[str, Any]) -> Any:
+    dtype = encoding.get("dtype", "float64")
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return "float64"
+
+
+def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
+    """The chunks an encoding asks for, of zarr or of HDF5, where they still fit the variable."""
+    chunks = variable.encoding.get("chunks")
+    if chunks is None and not variable.encoding.get("contiguous", False):
+        chunks = variable.encoding.get("chunksizes")
+    if not isinstance(chunks, tuple | list) or len(chunks) != variable.ndim or not variable.ndim:
+        return None
+    if not all(isinstance(size, int | np.integer) and size > 0 for size in chunks):
+        return None
+    return tuple(min(int(size), max(full, 1)) for size, full in zip(chunks, variable.shape, strict=True))
+
+
+def dask_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
+    """Chunks of one size that follow those of dask, None for variables that dask does not hold."""
+    if variable.chunks is None or not variable.ndim:
+        return None
+    return tuple(max(max(sizes, default=1), 1) for sizes in variable.chunks)
+
+
+def chunks_by_dim(variable: xr.Variable, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The chunks of a variable from the caller's ``chunks={"time": 24}``; other dims keep theirs, or are whole."""
+    own = dask_chunks(variable) or variable.shape
+    found = []
+    for dim, size, full in zip(variable.dims, own, variable.shape, strict=True):
+        asked = sizes.get(str(dim), size)
+        found.append(max(1, full if asked == -1 else min(asked, full)))
+    return tuple(found)
+
+
+def check_sizes(argument: str, sizes: Mapping[str, int] | None, dims: Mapping[str, int]) -> dict[str, int]:
+    """Check ``chunks=`` or ``shards=`` by dim.
+
+    Raises
+    ------
+    ValueError
+        For a dim that is not there, or a size that is none.
+    TypeError
+        For anything but a mapping.
+    """
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise TypeError(f"{argument}: expected sizes by dim, {{'time': 24}}, found {sizes!r}")
+    for dim, size in sizes.items():
+        if dim not in dims:
+            raise ValueError(f"{argument}: there is no dim {dim!r}; the dims there are: {sorted(dims)}")
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+            raise ValueError(f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}")
+    return {str(dim): int(size) for dim, size in sizes.items()}
+
+
+def zarr_encoding(
+    name: str,
+    variable: xr.Variable,
+    *,
+    zarr_format: int,
+    chunks: Mapping[str, int],
+    shards: Mapping[str, int],
+    compressors: Any,
+    keep_cf: bool,
+) -> dict[str, Any]:
+    """The encoding of a new zarr array: what the caller asks for, then what still fits of the variable's own."""
+    encoding = cf_encoding(variable) if keep_cf else {}
+    wanted = None
+    if variable.ndim and any(str(dim) in chunks for dim in variable.dims):
+        wanted = chunks_by_dim(variable, chunks)
+    inherited = storage_chunks(variable)
+    wanted = wanted or inherited or dask_chunks(variable)
+    if wanted is not None:
+        encoding["chunks"] = wanted
+    if variable.ndim and any(str(dim) in shards for dim in variable.dims):
+        encoding["shards"] = _shards(name, variable, shards, wanted)
+        encoding.setdefault("chunks", encoding["shards"])
+    elif wanted is not None and wanted == inherited and not chunks and zarr_format == 3:
+        own = variable.encoding.get("shards")
+        if isinstance(own, tuple) and len(own) == variable.ndim and all(s % c == 0 for s, c in zip(own, wanted, strict=True)):
+            encoding["shards"] = own
+    if compressors is not None:
+        encoding["compressors"] = compressors
+    elif _codecs_fit(variable.encoding.get("compressors"), zarr_format):
+        encoding["compressors"] = variable.encoding["compressors"]
+    return encoding
+
+
+def _shards(
+    name: str, variable: xr.Variable, shards: Mapping[str, int], chunks: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Shards by dim; dims that are not named get one that covers the dim (a whole number of chunks)."""
+    inner = chunks or variable.shape
+    found = []
+    for dim, chunk, full in zip(variable.dims, inner, variable.shape, strict=True):
+        chunk = max(chunk, 1)
+        whole = -(-max(full, 1) // chunk) * chunk
+        size = shards.get(str(dim), -1)
+        if size != -1 and size % chunk:
+            raise ValueError(
+                f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards that hold "
+                f"whole chunks"
+            )
+        found.append(whole if size == -1 else size)
+    return tuple(found)
+
+
+def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
+    """Whether codecs that were read belong to the format to be written: those of v2 are refused in v3, and the reverse."""
+    if not isinstance(compressors, tuple) or not compressors:
+        return False
+    import zarr.abc.codec
+
+    is_v3 = all(isinstance(codec, zarr.abc.codec.Codec) for codec in compressors)
+    return is_v3 if zarr_format == 3 else not is_v3
+
+
+def hdf5_encoding(variable: xr.Variable, *, keep_cf: bool) -> dict[str, Any]:
+    """The encoding of a new HDF5 dataset, in the words of xarray's h5netcdf engine."""
+    encoding = cf_encoding(variable) if keep_cf else {}
+    if not variable.ndim:
+        return encoding
+    filters = {name: variable.encoding[name] for name in _H5_FILTERS if variable.encoding.get(name)}
+    if _available(filters.get("compression")):
+        encoding |= filters
+    chunks = storage_chunks(variable)
+    if chunks is not None and 0 not in variable.shape:
+        encoding["chunksizes"] = chunks
+    return encoding
+
+
+def _available(compression: Any) -> bool:
+    """Whether h5py can write with a compression that was read: plugins come and go."""
+    if compression in (None, "gzip", "lzf"):
+        return True
+    import h5py
+
+    return isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))

@@ -1,0 +1,71 @@
+"""Write beside, then rename: a crash leaves what was there before, and a store can be written onto itself.
+
+Lazy arrays of the old store stay readable until the new one is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[Path]:
+    """Give a path beside `target` to write to, a file or a folder, which becomes `target` if nothing is raised.
+
+    What is at `target` is removed only after that. Links are followed: what they point to is replaced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "data.txt"
+    >>> with replaced(target) as beside:
+    ...     _ = beside.write_text("whole")
+    >>> target.read_text()
+    'whole'
+    """
+    target = Path(os.path.realpath(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = _free_name(target, "tmp")
+    try:
+        yield beside
+    except BaseException:
+        _remove(beside)
+        raise
+    swap(beside, target)
+
+
+def swap(new: Path, target: Path) -> None:
+    """Put `new` in the place of `target`, of which it is a neighbour, and remove what was there."""
+    if new.is_file() and not target.is_dir():
+        os.replace(new, target)
+        return
+    old = None
+    try:
+        if target.exists():
+            old = _free_name(target, "old")
+            os.rename(target, old)
+        os.rename(new, target)
+    except BaseException:
+        if old is not None and old.exists() and not target.exists():
+            os.rename(old, target)
+        _remove(new)
+        raise
+    if old is not None:
+        _remove(old)
+
+
+def _free_name(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{kind}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,228 @@
+"""The public writers, ``ds.td.to_zarr`` and ``ds.td.to_h5``: check everything, then touch the target."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, get_args
+
+import xarray as xr
+
+from .encodings import check_sizes
+from .stored_form import Layout
+from .write_plan import Source, WritePlan, plan_write, source_of_dataset, source_of_tree
+
+ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
+Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
+
+_REFUSED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"})
+
+
+def to_zarr(
+    ds: xr.Dataset,
+    store: Any,
+    *,
+    layout: Layout = "tensordict",
+    mode: ZarrMode | None = None,
+    group: str | None = None,
+    append_dim: Hashable | None = None,
+    region: Region | None = None,
+    compute: bool = True,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = None,
+    zarr_format: Literal[2, 3] | None = None,
+    consolidated: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: bool = False,
+) -> Any:
+    """Write a Dataset to a zarr store that tensordict and xarray both read.
+
+    Parameters
+    ----------
+    ds
+        The Dataset; ``"next/obs"`` becomes the array ``obs`` of the group ``next``.
+    store
+        A path, a URL, a ``zarr.abc.store.Store``, a ``zarr.Group``, a dict. A path that ends in ``.zip`` gives one
+        zip file.
+    layout
+        "tensordict": ``TensorDict.from_zarr`` opens the store with batch size, names and all batched entries; numeric
+        variables without (all) batch dims are kept in the root entry ``_unbatched``, times as int64 nanoseconds,
+        packed values decoded. "xarray": all variables are plain arrays, encoded as ``Dataset.to_zarr`` encodes them.
+        This package reads both back without loss.
+    mode
+        As in ``Dataset.to_zarr``: "w-" (the default) refuses an existing target, "w" replaces it (a local store is
+        written beside and renamed, so that it may be the one that `ds` reads from), "a" adds and overwrites variables,
+        "r+" overwrites only, "a-" is "a" for appending.
+    group
+        The group that becomes the root.
+    append_dim
+        Append along this dim, in nested groups too. Variables without it are left as they are.
+    region
+        Write to a part of the store: slices by dim, or "auto" to find them by the index coordinates. Variables without
+        a dim of the region are left as they are.
+    compute
+        False: write metadata and what is in memory, and return a dask ``Delayed`` that writes the rest.
+    encoding
+        By variable, as in ``Dataset.to_zarr``.
+    chunks, shards
+        Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+    compressors
+        For all arrays, as in ``zarr.create_array``.
+    zarr_format
+        2 or 3; by default that of the store, or zarr's default.
+    consolidated
+        False: do not consolidate the metadata, which is done otherwise where the store supports it.
+    storage_options
+        For a URL.
+    progress
+        Show dask's progress bar.
+
+    Returns
+    -------
+    dask.delayed.Delayed or None
+        With ``compute=False`` what writes the rest.
+
+    Raises
+    ------
+    FileExistsError
+        Where there is something at the target and `mode` does not say what becomes of it.
+    ValueError, TypeError, NotImplementedError
+        For what the store cannot hold (times out of range, objects that are no JSON, a MultiIndex), or what does not
+        fit the store that is there. The target has not been touched.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
+    >>> from tensordict import TensorDict
+    >>> path = tempfile.mkdtemp() + "/era.zarr"
+    >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
+    >>> ds.td.to_zarr(path)
+    >>> TensorDict.from_zarr(path)["t2m"].shape
+    torch.Size([4, 3])
+    >>> xr.open_dataset(path, engine="tensordict").identical(ds)
+    True
+    """
+    return _write_zarr(
+        source_of_dataset(ds),
+        store,
+        layout=layout,
+        mode=mode,
+        group=group,
+        append_dim=append_dim,
+        region=region,
+        compute=compute,
+        encoding=encoding,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        zarr_format=zarr_format,
+        consolidated=consolidated,
+        storage_options=storage_options,
+        progress=progress,
+    )
+
+
+def tree_to_zarr(dt: xr.DataTree, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a DataTree to a zarr store, one group for each node; parameters as for :func:`to_zarr`."""
+    return _write_zarr(source_of_tree(dt), store, layout=layout, **options)
+
+
+def _write_zarr(
+    source: Source,
+    store: Any,
+    *,
+    layout: Layout,
+    mode: ZarrMode | None = None,
+    group: str | None = None,
+    append_dim: Hashable | None = None,
+    region: Region | None = None,
+    compute: bool = True,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = None,
+    zarr_format: Literal[2, 3] | None = None,
+    consolidated: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: bool = False,
+) -> Any:
+    from .zarr_target import resolve_target
+    from .zarr_writer import ZarrOptions
+
+    _check_choice("layout", layout, get_args(Layout))
+    _check_choice("mode", mode, (None, *get_args(ZarrMode)))
+    _check_choice("zarr_format", zarr_format, (None, 2, 3))
+    sizes = {str(dim): size for dim, size in source.flat.sizes.items()}
+    sizes |= {str(d): s for node in source.nodes.values() for v in node.variables.values() for d, s in v.sizes.items()}
+    target = resolve_target(store, group, storage_options)
+    options = ZarrOptions(
+        checked_encoding(encoding, source, layout),
+        check_sizes("chunks", chunks, sizes),
+        check_sizes("shards", shards, sizes),
+        compressors,
+        zarr_format or 3,
+        consolidated,
+        target.storage_options,
+        compute,
+    )
+    with _progress(shown=progress and compute):
+        if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
+            from .zarr_update import update_store
+
+            return update_store(source, target, options, layout, mode=mode, append_dim=append_dim, region=region, zarr_format=zarr_format)
+        from .zarr_create import create_store
+
+        return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
+
+
+def checked_encoding(
+    encoding: Mapping[str, Mapping[str, Any]] | None, source: Source, layout: Layout
+) -> dict[str, dict[str, Any]]:
+    """The caller's ``encoding=``, by the names of the Dataset.
+
+    Raises
+    ------
+    ValueError
+        For unknown names, and for packing that bare tensordict would show as it is stored.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    known = {name: variable for node in source.nodes.values() for name, variable in _named(node)}
+    for name, asked in (encoding or {}).items():
+        if name not in known:
+            raise ValueError(f"encoding: there is no variable {name!r}; there are: {sorted(known)}")
+        refused = sorted(_REFUSED & set(asked)) if layout == "tensordict" else []
+        if refused:
+            raise ValueError(
+                f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it means; "
+                f"leave it out, or write with layout='xarray'"
+            )
+        found[name] = dict(asked)
+    return found
+
+
+def _named(node: Any) -> Iterator[tuple[str, xr.Variable]]:
+    for local, variable in node.variables.items():
+        yield node.names[local], variable
+
+
+def _check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[None]:
+    if not shown:
+        with nullcontext():
+            yield
+        return
+    from dask.diagnostics.progress import ProgressBar
+
+    with ProgressBar():
+        yield
+
+
+def _plan(source: Source, layout: Layout, options: Any) -> WritePlan:
+    return plan_write(source, layout, "zarr", lazily=not options.compute)
