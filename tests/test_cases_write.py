@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 import xarray_tensordict
 from corpus import assert_entry, is_zarr, of_case
+from worker_functions import as_it_is
 
 # --- case 43: writing a zip file -----------------------------------------------------------------------------------
 
@@ -128,11 +129,6 @@ def test_an_unchanged_lazy_store_is_never_lost_either(store, open_both):
 # --- case 53: workers ----------------------------------------------------------------------------------------------
 
 
-def as_it_is(batch):
-    """For `collate_fn`: rows fetched together are a batch already."""
-    return batch
-
-
 @of_case(53)
 def test_a_pickle_holds_no_data(store, open_both):
     doors = open_both(store)
@@ -171,7 +167,7 @@ def test_workers_read_every_row_once(store, open_both, method):
         shuffle=True,
         collate_fn=as_it_is,
         multiprocessing_context=multiprocessing.get_context(method),
-        timeout=30,
+        timeout=60,  # 30 s are plenty for workers that start alone; here other tests run beside them
     )
     batches = list(loader)
     assert {type(batch).__name__ for batch in batches} == {"TensorDict"}

@@ -2,7 +2,6 @@
 
 import io
 import multiprocessing
-import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import dask.array
 import h5py
+import netCDF4
 import numpy as np
 import psutil
 import pytest
@@ -87,7 +87,9 @@ def test_a_file_open_for_writing_shows_what_was_just_written(tmp_path: Path) -> 
         assert "later" in group.arrays
 
 
-@pytest.mark.parametrize("wrap", [lambda p: io.BytesIO(p.read_bytes()), lambda p: p.read_bytes(), lambda p: p.open("rb")])
+@pytest.mark.parametrize(
+    "wrap", [lambda p: io.BytesIO(p.read_bytes()), lambda p: p.read_bytes(), lambda p: p.open("rb")]
+)
 def test_bytes_and_binary_file_objects(path: Path, wrap: Callable[[Path], Any]) -> None:
     source = wrap(path)
     store = Hdf5Store.open(source)
@@ -221,6 +223,27 @@ def test_the_file_is_closed_with_the_last_array(path: Path) -> None:
     assert open_paths() == [str(path)]
     del x
     assert not open_paths()
+
+
+def test_a_file_that_its_owner_has_closed(path: Path) -> None:
+    with h5py.File(path) as file:
+        x = lazy(Hdf5Store.open(file))
+    with pytest.raises(ValueError, match=r"rows\.h5 was closed"):
+        x.load()
+
+
+def test_a_store_can_be_used_after_it_was_closed_or_pickled(tmp_path: Path) -> None:
+    path = tmp_path / "enum.nc"
+    with netCDF4.Dataset(path, "w") as nc:
+        kind = nc.createEnumType("u1", "kind_t", {"a": 0, "b": 1})
+        nc.createDimension("x", 2)
+        nc.createGroup("g").createVariable("v", kind, ("x",), fill_value=0)[:] = [0, 1]
+    store = Hdf5Store.open(path)
+    for other in (store, store, pickle.loads(pickle.dumps(store))):
+        array = other.group(("g",)).arrays["v"]
+        assert array.encoding["dtype"].metadata["enum_name"] == "kind_t"
+        assert array.dims == ("x",)
+        other.close()
 
 
 def test_more_files_than_xarray_keeps_open(path: Path, tmp_path: Path) -> None:
@@ -368,12 +391,3 @@ def test_dask(path: Path, scheduler: str) -> None:
     assert isinstance(chunked.data, dask.array.Array)
     np.testing.assert_array_equal(chunked.data.compute(scheduler=scheduler, num_workers=2), ROWS)
     store.close()
-
-
-def test_processes_do_not_share_the_position_of_a_file_object(path: Path) -> None:
-    with path.open("rb") as source:
-        store = Hdf5Store.open(source)
-        array = store.group().arrays["x"]
-        assert array.data._source._path == str(path)
-        assert os.getpid() == array.data._source._pid
-        store.close()

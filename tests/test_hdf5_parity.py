@@ -11,12 +11,11 @@ import pytest
 import xarray as xr
 from xarray.core import indexing
 
+from hdf5_reading import REAL
 from xarray_tensordict.hdf5_store import Hdf5Store
 from xarray_tensordict.model import StoredGroup
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-REAL = Path(__file__).parents[2] / "shared" / "real"
 
 
 def variables_of(group: StoredGroup) -> dict[str, xr.Variable]:
@@ -282,7 +281,9 @@ def test_what_xarray_writes(make: Callable[[], xr.Dataset], engine: Any, tmp_pat
 
 def test_groups_of_a_datatree(tmp_path: Path) -> None:
     path = tmp_path / "tree.nc"
-    tree = xr.DataTree.from_dict({"/": all_dtypes().rename(x="n"), "/a": unlimited(), "/a/b": xr.Dataset({"z": ("time", [1, 2, 3])})})
+    tree = xr.DataTree.from_dict(
+        {"/": all_dtypes().rename(x="n"), "/a": unlimited(), "/a/b": xr.Dataset({"z": ("time", [1, 2, 3])})}
+    )
     tree.to_netcdf(path, engine="h5netcdf")
     for group in (None, "a", "a/b", "/a/b/"):
         assert_like_h5netcdf(path, group)

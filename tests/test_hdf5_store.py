@@ -1,7 +1,5 @@
-"""What the HDF5 reader makes of files that h5py, netCDF4 and tensordict write."""
+"""What the HDF5 reader makes of the values, records and attributes of a file."""
 
-import json
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -10,46 +8,18 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
-import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-from xarray_tensordict.hdf5_store import Hdf5Store
-from xarray_tensordict.metadata import parse_batch_record
-from xarray_tensordict.model import RecordedBatch, StoredArray, StoredGroup, walk
+from hdf5_reading import REAL, left_out, root_of, tree_of, values
+from xarray_tensordict.model import StoredArray, StoredGroup
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-REAL = Path(__file__).parents[2] / "shared" / "real"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "file.h5"
-
-
-def tree_of(source: Any, **keywords: Any) -> dict[str, StoredGroup]:
-    store = Hdf5Store.open(source, **keywords)
-    groups = {"/".join(group.key): group for group in walk(store)}
-    store.close()
-    return groups
-
-
-def root_of(source: Any, **keywords: Any) -> StoredGroup:
-    return tree_of(source, **keywords)[""]
-
-
-def values(array: StoredArray) -> Any:
-    variable = Variable([f"d{axis}" for axis in range(len(array.shape))], indexing.LazilyIndexedArray(array.data))
-    found = variable.values
-    assert found.shape == array.shape
-    assert found.dtype == array.dtype
-    return found
-
-
-def left_out(group: StoredGroup) -> dict[str, str]:
-    return {"/".join(member.key): member.reason for member in group.left_out}
 
 
 # Values
@@ -281,395 +251,42 @@ def test_complex_numbers_are_no_records(path):
     assert values(array).tolist() == [1 + 2j, 3]
 
 
-# What is left out
-
-
-def test_what_has_no_value_is_left_out_by_name_and_the_rest_stays(path, tmp_path):
-    with h5py.File(path, "w") as file:
-        file["v"] = [1.0, 2.0]
-        file["nothing"] = h5py.Empty("f4")
-        file.create_dataset("refs", (2,), h5py.ref_dtype)[0] = file["v"].ref
-        file.create_dataset("regions", (1,), h5py.regionref_dtype)
-        file.create_dataset("ref_rows", (1,), h5py.vlen_dtype(h5py.ref_dtype))
-        file.create_dataset("opaque", data=np.array([b"abc"], "V3"))
-        h5py.h5d.create(file.id, b"clock", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((2,)))
-        file["soft"] = h5py.SoftLink("/nowhere")
-        file["external"] = h5py.ExternalLink("nofile.h5", "/x")
-        file["type"] = np.dtype("f4")
-        file.attrs["palette"] = file["v"].ref
-        file.attrs["empty_text"] = h5py.Empty("S4")
-        file.attrs["empty_number"] = h5py.Empty("f4")
-        file["v"].attrs["region"] = file["v"].regionref[0:1]
-        file["v"].attrs["blob"] = np.void(b"abc")
-        file["v"].attrs["units"] = "m"
-    group = root_of(path)
-    assert list(group.arrays) == ["v"]
-    assert values(group.arrays["v"]).tolist() == [1, 2]
-    assert group.arrays["v"].attrs == {"units": "m"}
-    assert group.attrs["empty_text"] == ""
-    assert group.attrs["empty_number"].shape == (0,)
-    reasons = {(str(member).partition(":")[0], member.reason) for member in group.left_out}
-    for name, reason in {
-        "nothing": "null dataspace", "refs": "object references", "regions": "region references",
-        "ref_rows": "object references", "opaque": "opaque data .3 bytes", "clock": "No NumPy equivalent",
-        "soft": "soft link to '/nowhere'", "external": "'/x' in the file 'nofile.h5'",
-    }.items():  # fmt: skip
-        assert any(found == f"'{name}'" and _matches(reason, text) for found, text in reasons), name
-    assert {reason for name, reason in reasons if name == "'v'"} == {
-        "attribute 'region' is a region reference",
-        "attribute 'blob' is opaque (3 bytes)",
-    }
-    assert ("''", "attribute 'palette' is an object reference") in reasons
-    assert len(reasons) == 11
-
-
-def _matches(pattern: str, text: str) -> bool:
-    import re
-
-    return re.search(pattern, text) is not None
-
-
-def test_links_are_followed_and_cycles_cut(path):
-    with h5py.File(path, "w") as file:
-        file["raw"] = np.arange(3.0)
-        file["alias"] = file["raw"]
-        file["soft"] = h5py.SoftLink("/raw")
-        a, b = file.create_group("a"), file.create_group("b")
-        a["v"], b["w"] = [1], [2]
-        a["self"] = h5py.SoftLink("/a")
-        a["up"] = h5py.SoftLink("/")
-        a["hard"] = a
-        a["other"], b["other"] = b, a
-    tree = tree_of(path)
-    assert set(tree[""].arrays) == {"raw", "alias", "soft"}
-    for array in tree[""].arrays.values():
-        assert values(array).tolist() == [0, 1, 2]
-    assert set(tree) == {"", "a", "a/other", "b", "b/other"}
-    assert set(left_out(tree["a"])) == {"a/self", "a/up", "a/hard"}
-    assert set(left_out(tree["a/other"])) == {"a/other/other"}
-    assert "enclosing group" in left_out(tree["a"])["a/up"]
-    assert tree_of(path, root="a/other")[""].groups == ()
-
-
-def test_external_links_that_lead_somewhere(path, tmp_path):
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        scale = file.create_dataset("s", data=[1.0, 2.0])
-        scale.make_scale()
-        file["g/x"] = [3, 4]
-        file["g/x"].dims[0].attach_scale(scale)
-    with h5py.File(path, "w") as file:
-        file["linked"] = h5py.ExternalLink("other.h5", "/g")
-    tree = tree_of(path)
-    assert values(tree["linked"].arrays["x"]).tolist() == [3, 4]
-    assert tree["linked"].arrays["x"].dims == ("s",)
-
-
-def test_a_filter_that_is_not_installed(path):
-    with h5py.File(path, "w") as file:
-        file["v"] = [1, 2]
-        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        properties.set_chunk((2,))
-        properties.set_filter(32099, h5py.h5z.FLAG_OPTIONAL, ())
-        h5py.h5d.create(file.id, b"packed", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((2,)), properties)
-    group = root_of(path)
-    assert list(group.arrays) == ["v"]
-    assert "filter 32099" in left_out(group)["packed"]
-    assert "hdf5plugin" in left_out(group)["packed"]
-
-
-def test_a_corrupt_object_hides_nothing_else(path):
-    with h5py.File(path, "w") as file:
-        file["good"] = np.arange(3)
-        file.create_group("bad")
-        file["bad/x"] = 1
-        address = h5py.h5o.get_info(file["bad"].id).addr
-    content = bytearray(path.read_bytes())
-    content[address : address + 8] = b"\xff" * 8
-    path.write_bytes(content)
-    group = root_of(path)
-    assert list(group.arrays) == ["good"]
-    assert "cannot be opened" in left_out(group)["bad"]
-
-
-# Dimension names
-
-
-def test_raw_files_record_no_names(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", (3, 3), "f4", maxshape=(None, 3), chunks=(2, 3))
-        file["n"] = 1
-    group = root_of(path)
-    assert group.arrays["x"].dims == (None, None)
-    assert group.arrays["x"].unlimited == {0}
-    assert group.unlimited_dims == frozenset()
-    assert "preferred_chunks" not in group.arrays["x"].encoding
-    assert group.arrays["x"].encoding["chunksizes"] == (2, 3)
-    assert all(array.raw for array in group.arrays.values())
-
-
-def test_scales_that_users_attach(path):
-    with h5py.File(path, "w") as file:
-        for name, scale_name in (("time", ""), ("alternative", "alt"), ("grid", "g")):
-            file[name] = np.arange(3.0)
-            file[name].make_scale(scale_name)
-        file["both"] = np.ones((3, 2))
-        file["both"].dims[0].attach_scale(file["time"])
-        file["both"].dims[1].label = "feature"
-        file["several"] = np.ones(3)
-        file["several"].dims[0].attach_scale(file["time"])
-        file["several"].dims[0].attach_scale(file["alternative"])
-        file["half"] = np.ones((3, 4))
-        file["half"].dims[0].attach_scale(file["grid"])
-        file["inner/x"] = np.ones(3)
-        file["inner/x"].dims[0].attach_scale(file["time"])
-        file["inner/n"] = 3
-    tree = tree_of(path)
-    arrays = tree[""].arrays
-    assert arrays["time"].dims == ("time",)
-    assert arrays["both"].dims == ("time", "feature")
-    assert arrays["several"].dims == ("alternative",), "of several scales the last, as netCDF-C and h5netcdf take it"
-    assert arrays["half"].dims == ("grid", None)
-    assert not arrays["half"].raw
-    assert tree["inner"].arrays["x"].dims == ("time",)
-    assert not tree["inner"].arrays["n"].raw, "a file with dimension scales is not raw"
-
-
-def test_labels_and_dimension_names_attributes(path):
-    with h5py.File(path, "w") as file:
-        file["labelled"] = np.ones((2, 3, 4))
-        file["labelled"].dims[0].label = "time"
-        file["labelled"].dims[2].label = "feature"
-        file["gpm"] = np.ones((2, 3))
-        file["gpm"].attrs["DimensionNames"] = np.bytes_(b"nscan,nray")
-        file["wrong"] = np.ones((2, 3))
-        file["wrong"].attrs["DimensionNames"] = "nscan"
-    arrays = root_of(path).arrays
-    assert arrays["labelled"].dims == ("time", None, "feature")
-    assert arrays["gpm"].dims == ("nscan", "nray")
-    assert arrays["wrong"].dims == (None, None)
-    assert arrays["wrong"].raw
-    assert not arrays["gpm"].raw
-
-
-def test_a_reference_to_a_scale_that_is_gone(path):
-    with h5py.File(path, "w") as file:
-        file["s"] = np.arange(2.0)
-        file["s"].make_scale()
-        file["x"] = np.ones(2)
-        file["x"].dims[0].attach_scale(file["s"])
-        file["x"].dims[0].label = "label"
-        del file["s"]
-    array = root_of(path).arrays["x"]
-    assert values(array).tolist() == [1, 1]
-    assert array.dims in {("label",), ("s",), (None,)}
-
-
-def test_dimensions_without_a_variable_are_no_arrays(tmp_path):
-    path = tmp_path / "placeholder.nc"
-    with netCDF4.Dataset(path, "w") as nc:
-        nc.createDimension("row", 3)
-        nc.createDimension("more", None)
-        nc.createVariable("v", "f4", ("row",))[:] = 1
-        nc.createGroup("g").createVariable("w", "f4", ("row", "more"))[:] = np.ones((3, 4))
-    tree = tree_of(path)
-    assert list(tree[""].arrays) == ["v"]
-    assert tree["g"].arrays["w"].dims == ("row", "more")
-    assert tree["g"].arrays["w"].shape == (3, 4)
-    assert tree["g"].unlimited_dims == {"more"}, "inherited, and used"
-    inner = tree_of(path, root="g")[""]
-    assert inner.arrays["w"].dims == ("row", "more")
-
-
-def test_a_variable_named_like_a_dimension_it_does_not_describe(tmp_path):
-    path = tmp_path / "clash.nc"
-    with netCDF4.Dataset(path, "w") as nc:
-        nc.createDimension("x", 2)
-        nc.createDimension("y", 3)
-        nc.createVariable("x", "f4", ("y",))[:] = [1, 2, 3]
-    arrays = root_of(path).arrays
-    assert list(arrays) == ["x"]
-    assert arrays["x"].dims == ("y",)
-    assert values(arrays["x"]).tolist() == [1, 2, 3]
-
-
-# What tensordict and this package record
-
-
-@pytest.fixture
-def written(path):
-    def write(**entries: Any) -> dict[str, StoredGroup]:
-        TensorDict(entries, [3]).to_h5(path).close()
-        return tree_of(path)
-
-    return write
-
-
-def test_what_tensordict_writes(written):
-    tree = written(
-        a=torch.arange(12.0).reshape(3, 4),
-        done=torch.tensor([True, False, True]),
-        n=TensorDict({"b": torch.ones(3, 2)}, [3]),
-        text=NonTensorData("hello", batch_size=[3]),
-        flag=NonTensorData(True, batch_size=[3]),
-        count=NonTensorData(5, batch_size=[3]),
-        rate=NonTensorData(0.5, batch_size=[3]),
-        raw=NonTensorData(b"\xff\x01", batch_size=[3]),
-    )
-    arrays = tree[""].arrays
-    assert values(arrays["a"]).shape == (3, 4)
-    assert arrays["done"].dtype == np.bool_
-    assert tree[""].groups == ("n",)
-    found = {name: values(array).item() for name, array in arrays.items() if array.non_tensor}
-    assert found == {"text": "hello", "flag": True, "count": 5, "rate": 0.5, "raw": b"\xff\x01"}
-    assert [type(found[name]) for name in ("text", "flag", "count", "rate", "raw")] == [str, bool, int, float, bytes]
-    for name in found:
-        assert arrays[name].role == "coord"
-        assert arrays[name].dims == ()
-        assert not set(arrays[name].attrs)
-    assert all(array.raw for array in arrays.values())
-    assert arrays["a"].role is None
-
-
-@pytest.mark.parametrize(
-    "rows", [["a", "bø", ""], [b"a", b"b", b"c"], [b"a", b"bcd", b""], [True, False, True], [1, 2, 3], [0.5, 1.0, 2.0]], ids=repr
-)
-def test_non_tensor_stacks_are_rows(written, rows):
-    array = written(rows=NonTensorStack(*rows), x=torch.zeros(3))[""].arrays["rows"]
-    assert array.shape == (3,)
-    assert array.non_tensor
-    assert array.role == "coord"
-    assert values(array).tolist() == rows
-    assert [type(row) for row in values(array).tolist()] == [type(row) for row in rows]
-
-
-def test_a_nested_stack(path):
-    stack = LazyStackedTensorDict.lazy_stack([NonTensorStack("a", "b"), NonTensorStack("c", "d")])
-    TensorDict({"rows": stack, "x": torch.zeros(2, 2)}, [2, 2]).to_h5(path).close()
-    assert values(root_of(path).arrays["rows"]).tolist() == [["a", "b"], ["c", "d"]]
-
-
-def test_an_opaque_array_that_is_no_stack_is_one_value(written):
-    array = written(value=NonTensorData([1, 2, 3], batch_size=[3]), x=torch.zeros(3))[""].arrays["value"]
-    assert array.shape == ()
-    assert array.non_tensor
-    assert values(array).item() == [1, 2, 3]
-
-
-def test_the_batch_record(path):
-    with h5py.File(path, "w") as file:
-        file.attrs["__tensordict__"] = json.dumps({"batch_size": [3], "names": ["time"], "version": 1})
-        file.create_group("n").attrs["__tensordict__"] = np.bytes_(b'{"batch_size": [3, 4], "version": 1}')
-        file.create_group("plain")
-        file["n/word"] = "text"
-    tree = tree_of(path)
-    assert tree[""].recorded == RecordedBatch((3,), ("time",))
-    assert tree["n"].recorded == RecordedBatch((3, 4), None)
-    assert tree["plain"].recorded is None
-    assert tree[""].attrs == {}
-    assert not tree["n"].arrays["word"].raw, "0-d arrays of a marked file are not raw"
-    store = Hdf5Store.open(path)
-    assert store.has_tensordict_marker
-    store.close()
-    store = Hdf5Store.open(path, root="plain")
-    assert not store.has_tensordict_marker
-    store.close()
-
-
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ('{"batch_size": [3], "version": 2}', "version 2"),
-        ('{"batch_size": [3], "version": true}', "version True"),
-        ("{", "no JSON"),
-        ("[3]", "should be an object"),
-        ('{"batch_size": 3}', "batch_size is 3"),
-        ('{"batch_size": [-1]}', "batch_size"),
-        ('{"batch_size": [true]}', "batch_size"),
-        ('{"batch_size": ["a"]}', "batch_size"),
-        ('{"batch_size": [3], "names": "t"}', "names is 't'"),
-        ('{"batch_size": [3], "names": [1]}', "names"),
-        ('{"batch_size": [3], "names": ["a", "b"]}', "1 batch sizes"),
-        ("{}", "neither"),
-    ],
-)
-def test_a_batch_record_that_cannot_be_read_is_an_error_that_names_store_and_group(path, record, message):
-    with h5py.File(path, "w") as file:
-        file.create_group("n").attrs["__tensordict__"] = record
-    store = Hdf5Store.open(path)
-    with pytest.raises(ValueError, match=rf"file\.h5', group '/n'.*{message}"):
-        store.group(("n",))
-    store.close()
-
-
-def test_batch_records_as_zarr_holds_them():
-    assert parse_batch_record({"batch_size": [], "version": 1}, "here") == RecordedBatch((), None)
-    assert parse_batch_record({"names": ["a", None], "batch_size": None}, "here") == RecordedBatch(None, ("a", None))
-
-
-def non_tensor(file: h5py.File, name: str, value: str, encoding: str = "json") -> None:
-    file[name] = value
-    file[name].attrs["__tensordict_non_tensor__"] = json.dumps({"encoding": encoding})
-
-
-@pytest.mark.parametrize("value", ["text", "", True, 3, -1.5, None, [1, "a"], {"lr": 0.1, "n": {"b": []}}, 2**70], ids=repr)
-def test_json_values(path, value):
-    with h5py.File(path, "w") as file:
-        non_tensor(file, "value", json.dumps(value))
-    array = root_of(path).arrays["value"]
-    assert array.shape == ()
-    assert values(array).item() == value
-    assert type(values(array).item()) is type(value)
-    assert array.dtype.kind == {bool: "b", int: "i", float: "f"}.get(type(value), "O") or value == 2**70
-    assert array.non_tensor
-    assert array.role == "coord"
-    again = pickle.loads(pickle.dumps(array))
-    assert values(again).item() == value
-
-
-def test_values_in_other_encodings_are_left_out(path):
-    import base64
-
-    with h5py.File(path, "w") as file:
-        non_tensor(file, "broken", "{")
-        non_tensor(file, "unknown", "x", "yaml")
-        non_tensor(file, "pickled", base64.b64encode(pickle.dumps({1, 2})).decode(), "pickle")
-        file["bytes"] = np.frombuffer(pickle.dumps((3, 4)), np.uint8)
-        file["bytes"].attrs["__tensordict_non_tensor__"] = '{"encoding": "pickle"}'
-        file["odd"] = 1
-        file["odd"].attrs["__tensordict_non_tensor__"] = "?"
-    group = root_of(path)
-    assert not group.arrays
-    reasons = left_out(group)
-    assert "is none" in reasons["broken"]
-    assert "'yaml'" in reasons["unknown"]
-    assert "allow_pickle=True" in reasons["pickled"]
-    assert "allow_pickle=True" in reasons["bytes"]
-    assert "does not tell the encoding" in reasons["odd"]
-    arrays = root_of(path, allow_pickle=True).arrays
-    assert values(arrays["pickled"]).item() == {1, 2}
-    assert values(arrays["bytes"]).item() == (3, 4)
-
-
-def test_the_record_of_this_package(path):
-    with h5py.File(path, "w") as file:
-        file["w"] = np.ones((3, 2), "f4")
-        file["w"].attrs["__xarray_tensordict__"] = json.dumps(
-            {"role": "coord", "torch_dtype": "bfloat16", "dims": ["time", None]}
-        )
-        file["words"] = ["a", "b"]
-        file["words"].attrs["__xarray_tensordict__"] = '{"role": "data"}'
-        file["bad"] = [1, 2]
-        file["bad"].attrs["__xarray_tensordict__"] = '{"dims": ["a", "b"]}'
-    group = root_of(path)
-    w = group.arrays["w"]
-    assert (w.role, w.dims, w.encoding["torch_dtype"], w.raw) == ("coord", ("time", None), "bfloat16", False)
-    assert w.attrs == {}
-    assert group.arrays["words"].role == "data"
-    assert group.arrays["bad"].dims == (None,)
-    assert "malformed" in left_out(group)["bad"]
-
-
 # Speed, and the rest
+
+
+def test_opening_reads_no_values(path, monkeypatch):
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+        file["words"] = ["a", "b"]
+        file["rows"] = np.array([np.arange(2), np.arange(3)], object).astype(h5py.vlen_dtype("i4"))
+        file["rec"] = np.zeros(2, [("a", "i4"), ("s", "S3")])
+
+    def read(*_: Any, **__: Any) -> None:
+        raise AssertionError("a dataset was read")
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", read)
+    assert set(tree_of(path)) == {"", "rec"}
+
+
+def test_rows_of_chunked_datasets_are_read_chunk_by_chunk(path):
+    data = np.arange(4000).reshape(1000, 4)
+    words = np.array([f"w{index}" for index in range(1000)], object)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=data, chunks=(7, 3), compression="gzip")
+        file.create_dataset("words", data=words, chunks=(9,), dtype=h5py.string_dtype())
+        file.create_dataset("rec", data=data.astype([("a", "i4")]), chunks=(10, 2))
+    tree = tree_of(path)
+    rows = np.random.default_rng(0).integers(-1000, 1000, 100)
+    for array, expected in (
+        (tree[""].arrays["x"], data),
+        (tree["rec"].arrays["a"], data),
+        (tree[""].arrays["words"], words),
+    ):
+        lazy = Variable([f"d{axis}" for axis in range(expected.ndim)], indexing.LazilyIndexedArray(array.data))
+        np.testing.assert_array_equal(lazy[rows].values, expected[rows])
+        if expected.ndim == 2:
+            np.testing.assert_array_equal(lazy[rows, [3, 0]].values, expected[rows][:, [3, 0]])
+            np.testing.assert_array_equal(lazy[2, [3, 0]].values, expected[2, [3, 0]])
 
 
 def test_opening_reads_no_array_and_takes_time_in_proportion(tmp_path):
@@ -682,11 +299,10 @@ def test_opening_reads_no_array_and_takes_time_in_proportion(tmp_path):
             for index in range(number):
                 x = file.create_dataset(f"v{index}", (4,), "f4", maxshape=(None,), chunks=(4,))
                 x.dims[0].attach_scale(scale)
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(root_of(path).arrays) == number + 1
-        took[number] = time.perf_counter() - start
-    assert took[2000] < 8 * 3 * took[250]
-    assert took[2000] < 5
+        took[number] = time.process_time() - start
+    assert took[2000] < 8 * 3 * took[250], "8 times as many datasets; in quadratic time it would be 64 times"
 
 
 def test_attributes_are_plain_values(path):
@@ -700,8 +316,14 @@ def test_attributes_are_plain_values(path):
         file.attrs["color"] = np.array(1, h5py.enum_dtype({"red": 1}, "i1"))
     attrs = root_of(path).attrs
     assert attrs == {
-        "n": 3, "flag": True, "text": "fixed", "utf8": "blåbær", "list": ["a", "b"], "fixed_list": ["ab", "cd"], "color": 1,
-    }  # fmt: skip
+        "n": 3,
+        "flag": True,
+        "text": "fixed",
+        "utf8": "blåbær",
+        "list": ["a", "b"],
+        "fixed_list": ["ab", "cd"],
+        "color": 1,
+    }
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real stores are not beside this repository")
@@ -734,7 +356,7 @@ def test_files_that_others_wrote(name, groups, arrays, missing):
             for array in group.arrays.values():
                 read = values(array)
                 member = file["/".join((*group.key, array.name))] if _is_dataset(file, group, array) else None
-                if member is not None and read.dtype.kind not in "O":
+                if member is not None and read.dtype.kind != "O":
                     np.testing.assert_array_equal(read, member[()])
 
 

@@ -463,6 +463,7 @@ def weather() -> xr.Dataset:
             "since": (("time",), np.array([0, 1, "NaT", 3], "m8[s]")),
             "count": (("time",), np.arange(4, dtype=">i2")),
             "extended": (("time",), np.arange(4, dtype="longdouble")),
+            "ancient": (("time",), np.array(["0100-01-01"] * 4, "M8[s]")),
         },
         coords={
             "time": pd.date_range("2000", periods=4),
@@ -508,10 +509,20 @@ def test_batched_variables_that_were_left_out_stay_out() -> None:
     assert set(back.coords) == set(ds.coords)
 
 
+def test_dates_of_another_calendar_come_back() -> None:
+    ds = weather().rename({"t2m": "x"})
+    dates = xr.date_range("2000", periods=4, calendar="noleap", use_cftime=True)
+    ds["when"] = ("time", np.array(dates))
+    ds["when"].encoding["calendar"] = "noleap"  # as decoding leaves it
+    td = quietly(ds)
+    assert "when" not in list(td.keys())
+    xr.testing.assert_identical(to_dataset(td, template=ds), ds)
+
+
 def test_a_part_of_the_batch_drops_what_lies_along_the_whole() -> None:
     ds = weather()
     back = to_dataset(quietly(ds)[1:3], template=ds)
-    xr.testing.assert_identical(back, ds.isel(time=slice(1, 3)).drop_vars("extended"))
+    xr.testing.assert_identical(back, ds.isel(time=slice(1, 3)).drop_vars(["extended", "ancient"]))
     back = to_dataset(quietly(ds, coords=False)[1:3], template=ds)
     assert "time" not in back.coords
     assert "step" not in back.coords
@@ -525,7 +536,8 @@ def test_rows_in_another_order_take_their_coordinates_along() -> None:
     ds = weather()
     order = [2, 0, 3, 1]
     back = to_dataset(quietly(ds)[order], template=ds)
-    xr.testing.assert_identical(back.drop_vars("extended"), ds.isel(time=order).drop_vars("extended"))
+    stay = ["extended", "ancient"]
+    xr.testing.assert_identical(back.drop_vars(stay), ds.isel(time=order).drop_vars(stay))
 
 
 def test_partial_variables_are_collapsed_again_unless_they_were_changed() -> None:

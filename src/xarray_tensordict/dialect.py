@@ -62,23 +62,28 @@ def _check(missing: Sequence[str]) -> None:
     if missing:
         raise ImportError(
             f"tensordict {tensordict.__version__} lacks {', '.join(missing)}, which the lazy door of xarray-tensordict "
-            f"needs (private interfaces). It works with tensordict {_WORKS_FROM} and newer versions that keep them: install one "
-            f"of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work regardless"
+            f"needs (private interfaces). It works with tensordict {_WORKS_FROM} and newer versions that keep them: install "
+            f"one of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work regardless"
         )
 
 
 _check(_probe())
 
-from tensordict._pytree import _register_td_node as register_pytree  # noqa: E402 - after the probe
-from tensordict._td_memmap import _memmap_filename as memmap_filename  # noqa: E402
-from tensordict.base import NO_DEFAULT  # noqa: E402
-from tensordict.base import _register_tensor_class as register_class  # noqa: E402
+from tensordict._pytree import _register_td_node  # noqa: E402 - after the probe
+from tensordict._td_memmap import _memmap_filename  # noqa: E402
+from tensordict.base import NO_DEFAULT, _register_tensor_class  # noqa: E402
 from tensordict.persistent import _PersistentBackend  # noqa: E402
 
-__all__ = ["NO_DEFAULT", "XarrayDialect", "memmap_filename", "register_class", "register_pytree"]
+__all__ = ["NO_DEFAULT", "XarrayDialect", "memmap_filename", "register_class", "register_pytree", "unravel_key"]
+
+# tensordict gives them no types
+memmap_filename: Any = _memmap_filename
+register_class: Any = _register_tensor_class
+register_pytree: Any = _register_td_node
+unravel_key: Any = tensordict.unravel_key
 
 
-class XarrayDialect(_PersistentBackend):  # type: ignore[misc]
+class XarrayDialect(_PersistentBackend):
     """Reads groups and leaves of a Dataset; refuses every write.
 
     The "file" and the "groups" of tensordict are :class:`~.lazy_nodes.Group` objects, its "arrays" leaves.
@@ -167,5 +172,3 @@ class XarrayDialect(_PersistentBackend):  # type: ignore[misc]
 
     def open_new_file(self, filename: Any, metadata: Mapping[str, Any] | None = None) -> NoReturn:
         raise TypeError("write a new store with td.to_zarr(path), td.to_h5(path) or ds.td.to_zarr(path)")
-
-

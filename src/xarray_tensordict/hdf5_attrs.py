@@ -50,8 +50,10 @@ def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, An
 
 def marker(obj: Any, name: str) -> Any:
     """The value of an attribute of the format itself, None if it is absent or cannot be read."""
+    if not h5py.h5a.exists(obj.id, name.encode()):
+        return None
     try:
-        value = obj.attrs.get(name)
+        value = obj.attrs[name]
     except Exception:  # as above; a broken marker is no marker
         return None
     if isinstance(value, bytes):

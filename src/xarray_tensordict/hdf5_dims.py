@@ -43,8 +43,10 @@ def is_scale(dataset: Any) -> bool:
 
 def is_placeholder(dataset: Any) -> bool:
     """Whether `dataset` stands for a netCDF dimension without a coordinate variable."""
+    if not h5py.h5a.exists(dataset.id, b"NAME"):
+        return False
     try:
-        name = dataset.attrs.get("NAME", b"")
+        name = dataset.attrs["NAME"]
     except Exception:  # the attribute is of another kind, so netCDF did not write it
         return False
     return PLACEHOLDER in (name.decode("ascii", "replace") if isinstance(name, bytes) else str(name))

@@ -92,6 +92,10 @@ class Hdf5Source:
             if self._pid != os.getpid():
                 self._reopen_after_fork()
             with self._manager.acquire_context(needs_lock=False) as opened:
+                if not opened:
+                    raise ValueError(
+                        f"{self.description} was closed by its owner: open it again, or open it by its path"
+                    )
                 yield opened
 
     def close(self) -> None:
@@ -214,7 +218,8 @@ def _borrow(group: Any) -> Hdf5Source:
     if not group:
         raise ValueError(f"{group!r} is closed: open the file again, or give its path")
     file, name = group.file, group.name or "/"
-    on_disk = file.driver in _LOCAL_DRIVERS and os.path.exists(file.filename)
+    in_memory = file.driver == "core" and file.mode != "r"
+    on_disk = file.driver in _LOCAL_DRIVERS and not in_memory and os.path.exists(file.filename)
     description = file.filename if name == "/" else f"{file.filename}:{name}"
     path = os.path.abspath(file.filename) if on_disk else None
     return Hdf5Source(DummyFileManager(group, close=lambda: None), description, path, name)

@@ -19,7 +19,7 @@ from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
 from .hdf5_files import Hdf5Source, open_source
 from .hdf5_variables import GroupFacts, check_readable, is_record, read_array, read_field, record_dtype
-from .metadata import BATCH_ATTR, parse_batch_record
+from .metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
 from .model import Key, LeftOut, StoredGroup, group_name
 
 _LISTED_GROUPS = 20  # as many as an error message names
@@ -49,11 +49,11 @@ class _Node:
 
 @dataclass
 class _Members:
-    """The members of one group, opened: datasets, names of groups, committed types."""
+    """The members of one group: datasets, opened; names of groups; enum types with a name, encoded."""
 
     datasets: list[tuple[str, Any]] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
-    types: list[tuple[str, Any]] = field(default_factory=list)
+    types: list[tuple[str, bytes]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ class _Shared:
     """What the groups below a group need to know of it."""
 
     dimension_ids: dict[int, Scale]
-    enum_types: list[tuple[str, Any]]
+    enum_types: list[tuple[str, bytes]]
     scales: tuple[Scale, ...]
 
 
@@ -160,7 +160,7 @@ class Hdf5Store:
         """
         with self._source.locked() as base:
             node = self._find(base, key)
-            if node.obj.file.mode != "r":
+            if _can_change(node.obj.file):
                 self._scales.forget_sizes()
             out = StoredGroup(key)
             if isinstance(node.obj, h5py.Dataset):
@@ -215,6 +215,8 @@ class Hdf5Store:
 
     def _read_group(self, node: _Node, out: StoredGroup) -> None:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
+        # those that HDF5 would give back changed
+        out.attrs.update(own_array_record(marker(node.obj, ARRAY_ATTR)).get("attrs", {}))
         record = marker(node.obj, BATCH_ATTR)
         if record is not None:
             where = f"{self.description!r}, group {group_name((*self._root, *out.key))!r}"
@@ -226,7 +228,8 @@ class Hdf5Store:
         groups = list(members.groups)
         for stored, dataset in members.datasets:
             name = stored.removeprefix(NON_COORD_PREFIX)
-            name = stored if name in taken and not _is_placeholder_of(members, name) else name
+            if name != stored and name in taken and not _is_placeholder_of(members, name):
+                name = stored
             try:
                 check_readable(dataset)
                 if is_record(dataset):
@@ -259,6 +262,8 @@ class Hdf5Store:
                     out.arrays[name] = read_field(facts, dataset, "/".join(node.path), fields, dtype[name], outer)
             except UnreadableError as err:
                 out.left_out.append(LeftOut((*out.key, name), str(err)))
+            except Exception as err:  # as for datasets
+                out.left_out.append(LeftOut((*out.key, name), f"it cannot be read: {err}"))
         out.groups = tuple(groups)
         out.unlimited_dims = frozenset(facts.unlimited)
 
@@ -271,7 +276,7 @@ class Hdf5Store:
             return [*(self._shared_by(group) for group in above), own]
 
         file_root = node.obj.file["/"]
-        netcdf = "_NCProperties" in file_root.attrs
+        netcdf = "_NCProperties" in file_root.attrs or bool(own.dimension_ids)
         marked = netcdf or bool(own.scales) or BATCH_ATTR in file_root.attrs or BATCH_ATTR in node.chain[-1].attrs
         return GroupFacts(
             self._source,
@@ -287,7 +292,7 @@ class Hdf5Store:
     def _shared_by(self, group: Any) -> _Shared:
         """What `group` shares with the groups below it; listed once, unless the file can be written to."""
         found = identity(group)
-        if found not in self._known or group.file.mode != "r":
+        if found not in self._known or _can_change(group.file):
             self._known[found] = self._share(_list_members(group, set()))
         return self._known[found]
 
@@ -301,6 +306,10 @@ class Hdf5Store:
                 if number is not None:
                     numbers[int(np.ravel(number)[0])] = scales[-1]
         return _Shared(numbers, members.types, tuple(scales))
+
+
+def _can_change(file: Any) -> bool:
+    return bool(file.mode != "r" or file.swmr_mode)
 
 
 def _opened(group: Any, name: str) -> Any:
@@ -342,7 +351,7 @@ def _list_members(group: Any, enclosing: set[Any]) -> _Members:
             continue
         if isinstance(member, h5py.Datatype):
             if h5py.check_enum_dtype(member.dtype) is not None:
-                members.types.append((name, member.id))
+                members.types.append((name, member.id.encode()))
         elif isinstance(member, h5py.Group):
             if identity(member) in enclosing:
                 members.left_out.append((name, "it is a link to an enclosing group, and is not followed"))

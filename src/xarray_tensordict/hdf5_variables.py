@@ -24,7 +24,7 @@ from .hdf5_arrays import (
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import Axis, Scale, ScaleTable, recorded_axes
 from .hdf5_files import Hdf5Source
-from .metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR
+from .metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, own_array_record
 from .model import Key, LeftOut, StoredArray
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
@@ -47,7 +47,7 @@ class GroupFacts:
     dimension_ids
         Gives the dimensions of the group by their netCDF-4 number.
     enum_types
-        Gives the enum types with a name that the group knows, as pairs of name and HDF5 type.
+        Gives the enum types with a name that the group knows, as pairs of name and encoded HDF5 type.
     allow_pickle
         Whether pickled values are read.
     unlimited
@@ -59,7 +59,7 @@ class GroupFacts:
     netcdf: bool
     marked: Callable[[], bool]
     dimension_ids: Callable[[], Mapping[int, Scale]]
-    enum_types: Callable[[], list[tuple[str, Any]]]
+    enum_types: Callable[[], list[tuple[str, bytes]]]
     allow_pickle: bool = False
     unlimited: set[str] = field(default_factory=set)
 
@@ -97,13 +97,16 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
     raw = _is_raw(facts, axes)
     by_scale = any(axis.scale is not None for axis in axes)
     # char arrays of netCDF stay bytes for xarray to join; elsewhere strings of a fixed length are text
-    element = element_of(dataset.dtype, fixed_text=not (by_scale or facts.netcdf))
+    is_bytes = bool(own_array_record(marker(dataset, ARRAY_ATTR)).get("bytes"))
+    element = element_of(dataset.dtype, fixed_text=not (by_scale or facts.netcdf or is_bytes))
     attrs = read_attributes(dataset, (*key, name), left_out)
     constant = _decoded_value(facts, dataset, element)
     if constant is not None:
-        return StoredArray(
+        value = StoredArray(
             name, constant, (), attrs, {"source": dataset.file.filename}, role="coord", non_tensor=True, raw=raw
         )
+        _apply_own_record(dataset, value, (*key, name), left_out)
+        return value
     marked = marker(dataset, STACK_ATTR) is not None or marker(dataset, STR_ATTR) is not None
     if element.opaque and len(dataset.shape) and not marked:
         element = replace(element, dtype=np.dtype(object), decoding=Decoding.VALUE)
@@ -210,7 +213,7 @@ def _encoded_dtype(facts: GroupFacts, dataset: Any) -> Any:
     if codes is not None:
         stored = dataset.id.get_type()
         for name, known in facts.enum_types():
-            if known == stored:
+            if h5py.h5t.decode(known) == stored:
                 return np.dtype(dtype, metadata={"enum": codes, "enum_name": name})
     return dtype
 
@@ -270,6 +273,8 @@ def _apply_own_record(dataset: Any, array: StoredArray, key: Key, left_out: list
     except (TypeError, ValueError, AttributeError) as err:
         left_out.append(LeftOut(key, f"attribute {ARRAY_ATTR!r} is malformed, and ignored: {err}"))
         return
+    array.record = record
+    array.attrs.update(record.get("attrs", {}))
     array.role = role or array.role
     if torch_dtype is not None:
         array.encoding["torch_dtype"] = str(torch_dtype)

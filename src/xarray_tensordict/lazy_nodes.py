@@ -145,7 +145,8 @@ class Leaf:
             return self.variable[tuple(xr.Variable("points", points[axis]) for axis in held)].transpose("points", ...)
         outer = tuple(selection.outer[axis] for axis in held)
         whole = all(
-            isinstance(read, slice) and read == slice(0, selection.sizes[axis], 1) for axis, read in zip(held, outer, strict=True)
+            isinstance(read, slice) and read == slice(0, selection.sizes[axis], 1)
+            for axis, read in zip(held, outer, strict=True)
         )
         return self.variable if whole else self.variable[outer]
 
@@ -165,7 +166,9 @@ class Leaf:
             return NonTensorData(python_value(array), batch_size=batch)
         if self.form == "rows":
             return self._rows(array, selection)
-        tensor = tensor_from_numpy(array, name=self.name, copy=None if self.fresh else True, torch_dtype=self.widened_from)
+        tensor = tensor_from_numpy(
+            array, name=self.name, copy=None if self.fresh else True, torch_dtype=self.widened_from
+        )
         if selection is not None and self._points_are_read(selection):
             tensor = tensor.view(*selection.picked, *tensor.shape[1:])
             gone = len(selection.sizes) - len(selection.picked)
@@ -188,7 +191,9 @@ class Leaf:
             values = array.reshape((*lead, *array.shape[1:]))
             gone = len(selection.sizes) - len(lead)
             later = [axis - gone for axis in self.missing if axis >= len(selection.sizes)]
-            values = np.broadcast_to(np.expand_dims(values, tuple(later)), (*sizes, *values.shape[len(sizes) - len(later) :]))
+            values = np.broadcast_to(
+                np.expand_dims(values, tuple(later)), (*sizes, *values.shape[len(sizes) - len(later) :])
+            )
             return rows_from_numpy(values, ndim=len(sizes), batch_size=sizes)
         consumed = () if selection is None else selection.block
         block = (*consumed, *self.sizes[len(consumed) :])

@@ -63,6 +63,8 @@ class StoredArray:
         scalar); it has been decoded by the reader.
     raw
         True where the store records no dimension names for the array at all: nobody wrote it for xarray.
+    record
+        What this package wrote down of the array, see :mod:`.restoring`.
     """
 
     name: str
@@ -74,6 +76,7 @@ class StoredArray:
     role: str | None = None
     non_tensor: bool = False
     raw: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

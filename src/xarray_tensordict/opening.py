@@ -18,6 +18,7 @@ from .inference import BatchDims, infer_batch
 from .model import ArrayInfo, GroupBatch, Inference, Key, LeftOut, Store, StoredArray, StoredGroup, group_name, walk
 from .naming import Dims, DimsArgument, given_dims, name_axes, name_batch, qualify, settle_sizes
 from .record import set_record_if_needed, with_record
+from .restoring import restore
 from .unbatched_entry import restore_unbatched
 
 ENCODING_KEY = "xarray_tensordict"
@@ -36,7 +37,7 @@ class OpenOptions:
 
 
 @dataclass
-class _Layout:
+class Layout:
     """The arrays of a store with their names and the decision about the batch."""
 
     groups: dict[Key, StoredGroup]
@@ -51,7 +52,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     """Open a group, with what is nested in it, as one Dataset."""
     root = store.group()
     shown = _shown_groups(store, root, options)
-    layout = _lay_out(store, shown, options)
+    layout = lay_out(store, shown, options)
     hidden: dict[Key, GroupBatch] = {}
     if options.nested is None and layout.inference is not None:
         hidden = _hidden_groups(layout.inference)
@@ -66,7 +67,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
 
     With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
     """
-    layout = _lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
+    layout = lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)
@@ -86,7 +87,8 @@ def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list
     return list(walk(store))
 
 
-def _lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> _Layout:
+def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
+    """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
     by_key = restore_unbatched({group.key: group for group in groups}, store.description)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
@@ -99,7 +101,7 @@ def _lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, 
     inference = _infer(store, by_key, infos, options)
     named, settled = _name(by_key, infos, inference, fit_parents=fit_parents)
     warned = [*(inference.warnings if inference else ()), *settled]
-    return _Layout(by_key, infos, named, inference, warned, left_out)
+    return Layout(by_key, infos, named, inference, warned, left_out)
 
 
 def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
@@ -160,7 +162,7 @@ def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     return hidden
 
 
-def _forget(layout: _Layout, hidden: Mapping[Key, GroupBatch]) -> None:
+def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
     def is_hidden(key: Key) -> bool:
         return any(key[: len(above)] == above for above in hidden)
 
@@ -169,7 +171,7 @@ def _forget(layout: _Layout, hidden: Mapping[Key, GroupBatch]) -> None:
     layout.left_out = [member for member in layout.left_out if not is_hidden(member.key[:-1])]
 
 
-def _assemble(layout: _Layout, options: OpenOptions) -> xr.Dataset:
+def _assemble(layout: Layout, options: OpenOptions) -> xr.Dataset:
     """Decode each group by itself, then flatten."""
     shapes = {key: layout.infos[key].shape for key in layout.named}
     flat = qualify(layout.named, shapes, layout.inference) if layout.inference and len(layout.groups) > 1 else layout.named
@@ -203,13 +205,17 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     return moved
 
 
-def _decode_group(group: StoredGroup, layout: _Layout, options: OpenOptions) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
+def _decode_group(group: StoredGroup, layout: Layout, options: OpenOptions) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
     variables = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
     try:
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
     except Exception:  # noqa: BLE001 - one variable that cannot be decoded never makes the rest unreadable
         variables = {name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)}
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    decoded = {
+        str(name): restore(variable, group.arrays[name].record) if name in group.arrays else variable
+        for name, variable in decoded.items()
+    }
     names = {str(name) for name in coords}
     for name, variable in decoded.items():
         role = group.arrays[name].role if name in group.arrays else None
@@ -217,10 +223,10 @@ def _decode_group(group: StoredGroup, layout: _Layout, options: OpenOptions) -> 
             names.add(str(name))
         elif role == "data":
             names.discard(str(name))
-    return {str(name): variable for name, variable in decoded.items()}, names, dict(attrs)
+    return decoded, names, dict(attrs)
 
 
-def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: _Layout, options: OpenOptions) -> bool:
+def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
     try:
         decode_cf_variables({name: variable}, {}, **options.decoders)
     except Exception as error:  # noqa: BLE001 - see above
@@ -256,7 +262,7 @@ def _dataset(variables: Mapping[str, xr.Variable], coord_names: set[str], attrs:
     return ds
 
 
-def _tell(store: Store, layout: _Layout, ds: xr.Dataset, hidden: Mapping[Key, GroupBatch]) -> None:
+def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, GroupBatch]) -> None:
     """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr."""
     if layout.left_out:
         left_out = "; ".join(str(member) for member in layout.left_out)
@@ -276,7 +282,7 @@ def _tell(store: Store, layout: _Layout, ds: xr.Dataset, hidden: Mapping[Key, Gr
         ds.encoding[ENCODING_KEY] = notes
 
 
-def _with_batch(ds: xr.Dataset, layout: _Layout, options: OpenOptions) -> xr.Dataset:
+def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
     """Record the batch where ``ds.td`` would not find it again by itself."""
     if layout.inference is None:
         return ds

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-Item: TypeAlias = "None | bool | int | slice | torch.Tensor"
+Item: TypeAlias = "bool | int | slice | torch.Tensor | None"
 Outer: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.int64]]"
 
 _WASTE = 4
@@ -153,19 +153,25 @@ def _item(item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, (bool, int)):
         return item
     if isinstance(item, slice):
-        return slice(*(None if bound is None else operator.index(bound) for bound in (item.start, item.stop, item.step)))
+        return slice(
+            *(None if bound is None else operator.index(bound) for bound in (item.start, item.stop, item.step))
+        )
     if isinstance(item, np.bool_):
         raise IndexError(f"a NumPy bool is not a valid index: {item!r}; use bool(...) or a mask")
     if isinstance(item, (list, range)):
         item = torch.as_tensor(item) if len(item) else torch.zeros(0, dtype=torch.long)
     elif isinstance(item, np.ndarray):
-        item = torch.from_numpy(np.ascontiguousarray(item, dtype=None if item.dtype == bool else _integers(item)).reshape(item.shape))
+        item = torch.from_numpy(
+            np.ascontiguousarray(item, dtype=None if item.dtype == bool else _integers(item)).reshape(item.shape)
+        )
     if isinstance(item, torch.Tensor):
         return _tensor_item(item)
     try:
         return operator.index(item)
     except TypeError:
-        raise IndexError(f"expected ints, slices, None, Ellipsis, or lists, arrays and tensors of ints or bools as index, found {item!r}") from None
+        raise IndexError(
+            f"expected ints, slices, None, Ellipsis, lists, arrays or tensors of ints or bools as index, found {item!r}"
+        ) from None
 
 
 def _integers(array: np.ndarray[Any, Any]) -> np.dtype[Any]:

@@ -47,7 +47,7 @@ def open_store(
     TypeError
         For an object of a type that nobody here opens.
     """
-    source = _unwrapped(source)
+    source = unwrapped(source)
     description = describe_source(source)
     if format_of(source, description) == "zarr":
         from .zarr_store import ZarrGroupStore
@@ -67,7 +67,7 @@ def open_store(
     return Hdf5Store.open(source, root=group, allow_pickle=allow_pickle)
 
 
-def _unwrapped(source: Any) -> Any:
+def unwrapped(source: Any) -> Any:
     """The group behind an open ``PersistentTensorDict``, so that the file is not opened twice."""
     if isinstance(source, str):
         return os.path.expanduser(source) if source.startswith("~") else source

@@ -113,10 +113,10 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         )
     if place.layout == "xarray":
         return Stored(variable, record=_torch_record(variable))
-    moved = batch_first(variable, place.batch_dims)
-    stored = _for_tensordict(moved, place)
-    if moved.dims != variable.dims:
-        stored.record["order"] = [str(dim) for dim in variable.dims]
+    axes = batch_axes_first(variable, place.batch_dims)
+    stored = _for_tensordict(_transposed(variable, axes), place)
+    if axes != sorted(axes):
+        stored.record["order"] = [axes.index(axis) for axis in range(len(axes))]
     return stored
 
 
@@ -133,13 +133,23 @@ def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
     return Stored(variable, stack=place.rows)
 
 
-def batch_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> xr.Variable:
-    """The variable with its batch dims in front, in the order of the batch."""
-    lead = [dim for dim in batch_dims if dim in variable.dims]
-    if len(lead) < len(batch_dims) or list(variable.dims[: len(lead)]) == lead:
+def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:
+    """The axes of a variable with those of the batch in front, in its order; as they are where it lacks one."""
+    axes = list(range(variable.ndim))
+    if not set(batch_dims) <= set(variable.dims):
+        return axes
+    lead = [variable.dims.index(dim) for dim in batch_dims]
+    return lead + [axis for axis in axes if axis not in lead]
+
+
+def _transposed(variable: xr.Variable, axes: list[int]) -> xr.Variable:
+    if axes == sorted(axes):
         return variable
-    moved = variable.transpose(*lead, ...)
-    moved.encoding = {key: value for key, value in variable.encoding.items() if key not in {"chunks", "shards", "chunksizes"}}
+    # by numbers, since xarray transposes no variable that has a dim twice
+    numbered = xr.Variable(range(variable.ndim), variable._data, fastpath=True).transpose(*axes)
+    moved = xr.Variable([variable.dims[axis] for axis in axes], numbered._data, variable.attrs, fastpath=True)
+    dropped = {"chunks", "shards", "chunksizes", "preferred_chunks"}
+    moved.encoding = {key: value for key, value in variable.encoding.items() if key not in dropped}
     return moved
 
 
@@ -270,7 +280,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
         text = xr.Variable(variable.dims, values.astype("U1"), variable.attrs, fastpath=True)
         return Stored(text, stack=place.rows and place.layout == "tensordict")
     if types <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
-        return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.rows)
+        return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.rows and place.layout == "tensordict")
     if any(kind.__module__.partition(".")[0] == "cftime" for kind in types):
         return _of_dates(held, place)
     if any(issubclass(kind, np.ndarray) for kind in types):
@@ -317,7 +327,8 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
             f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
         )
-    return Stored(variable, "json", stack=place.rows and bool(variable.ndim), payload=payload)
+    stack = place.rows and bool(variable.ndim) and place.layout == "tensordict"
+    return Stored(variable, "json", stack=stack, payload=payload)
 
 
 def _one_plain_type(variable: xr.Variable) -> bool:

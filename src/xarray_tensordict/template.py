@@ -7,6 +7,7 @@ variables, dates as dates, attributes) comes from the template, as far as the si
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .describe import key_of
 from .leaf_arrays import Array, Leaf, flatten, nested_shape, objects
 from .model import Key
 from .naming import Dims
-from .tensors import torch_dtype
+from .tensors import tensor_from_numpy, torch_dtype
 from .walking import NonTensor
 
 
@@ -53,16 +54,26 @@ class Template:
                 prefix = "" if path in {".", "/", ""} else f"{path.strip('/')}/"
                 self.variables.update({f"{prefix}{name}": variable for name, variable in node.variables.items()})
 
-    @property
+    @cached_property
     def groups(self) -> set[Key]:
-        """The groups that have variables."""
-        return {key_of(name)[:-1] for name in self.variables}
+        """The groups that have variables, and all nodes of a tree."""
+        groups = {key_of(name)[:-1] for name in self.variables}
+        if isinstance(self.source, xr.DataTree):
+            paths = (path.strip("/") for path in self.source.to_dict(relative=True))
+            groups |= {key_of(path) if path not in {"", "."} else () for path in paths}
+        return groups
+
+    def is_empty(self, key: Key) -> bool:
+        """Whether a node of a tree is there and has no variables of its own."""
+        return key in self.groups and not any(key_of(name)[:-1] == key for name in self.variables)
 
     def at(self, key: Key) -> Template:
         """Return the template of one group, with the names that its variables have there."""
         if isinstance(self.source, xr.DataTree):
-            found = self.source.get("/".join(key)) if key else self.source
-            return Template(found.to_dataset(inherit=False) if isinstance(found, xr.DataTree) else None)
+            if key not in self.groups:
+                return Template(None)
+            found: Any = self.source["/".join(key)] if key else self.source
+            return Template(found.to_dataset(inherit=False))
         names = {name: key_of(name)[-1] for name in self.ds.variables if key_of(name)[:-1] == key}
         ds = self.ds.drop_vars([name for name in self.ds.variables if name not in names])
         if key:
@@ -192,7 +203,7 @@ class Template:
         batch = batches[next(key[:n] for n in range(len(key), -1, -1) if key[:n] in batches)]
         if batch and not set(batch) <= set(variable.dims):
             return True
-        return variable.dtype.kind in "fcV" and torch_dtype(variable.dtype) is None
+        return _is_beyond_torch(variable, name)
 
     def _whole_indexes(self, names: list[str]) -> list[str]:
         """Without coordinates that share an index with one that is not among them (levels of a MultiIndex)."""
@@ -240,6 +251,19 @@ def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
 def same_values(a: xr.Variable, b: xr.Variable) -> bool:
     """Whether two variables have the same dims and values (NaN equals NaN)."""
     return bool(a.equals(b))  # type: ignore[no-untyped-call]
+
+
+def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:
+    """Whether no tensordict can hold a variable, so that it was not left out on purpose."""
+    kind = variable.dtype.kind
+    if kind == "O":
+        return "calendar" in {*variable.encoding, *variable.attrs}
+    if kind in "mM":
+        try:
+            tensor_from_numpy(variable.values, name=name)
+        except (OverflowError, TypeError, ValueError):
+            return True
+    return kind in "fcV" and torch_dtype(variable.dtype) is None
 
 
 def is_constant(values: Array, axis: int) -> bool:

@@ -131,7 +131,7 @@ def to_datatree(
         node = _node(parts, key, reference, above)
         if not key and coords is not None:
             node = node.assign_coords(coords)
-        if key in parts.batches or node.variables:
+        if key in parts.batches or node.variables or reference.is_empty(key):
             made[key] = node
     return xr.DataTree.from_dict({"/" + "/".join(key): node for key, node in made.items()})
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from xarray.core import indexing
 
 from .metadata import UNBATCHED_NAME
 from .model import Key, StoredArray, StoredGroup
@@ -91,7 +92,7 @@ def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, S
         Where the entry is there and cannot be understood.
     """
     entry = groups[()].arrays.get(UNBATCHED_NAME) if () in groups else None
-    value = entry.data.item() if entry is not None and entry.non_tensor and entry.shape == () else None
+    value = _value(entry.data) if entry is not None and entry.non_tensor and entry.shape == () else None
     if not isinstance(value, dict) or not all(isinstance(item, dict) and "dims" in item for item in value.values()):
         return groups
     del groups[()].arrays[UNBATCHED_NAME]
@@ -104,6 +105,11 @@ def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, S
             raise ValueError(f"{where}: the entry {UNBATCHED_NAME!r} is damaged at {path!r}: {error}") from error
         _group_at(groups, key).arrays[name] = array
     return groups
+
+
+def _value(data: Any) -> Any:
+    """The one object that an array of 0 dimensions holds, whether it is lazy or not."""
+    return np.asarray(data if isinstance(data, np.ndarray) else data[indexing.BasicIndexer(())]).item()
 
 
 def _stored(name: str, encoded: Mapping[str, Any]) -> StoredArray:

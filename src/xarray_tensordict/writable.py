@@ -23,7 +23,11 @@ from .record import infer_dataset
 from .sources import format_of
 from .testing import assert_same_tensordict
 
-_EPOCH = ("nanoseconds since 1970-01-01", "nanoseconds since 1970-01-01 00:00:00", "nanoseconds since 1970-01-01T00:00:00")
+_EPOCH = (
+    "nanoseconds since 1970-01-01",
+    "nanoseconds since 1970-01-01 00:00:00",
+    "nanoseconds since 1970-01-01T00:00:00",
+)
 _NAT = np.iinfo(np.int64).min
 
 
@@ -53,13 +57,15 @@ def open_writable(
     try:
         plan = plan_entries(ds, infer_dataset(ds))
         group = keywords.get("group")
-        reason = _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(store, group, plan, description)
+        reason = (
+            _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(store, group, plan, description)
+        )
     finally:
         ds.close()
     if reason is not None:
         raise ValueError(
-            f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the same "
-            f"through xarray. Open it with mode='r', or convert it: ds.td.to_zarr(path), then open that with mode='r+'"
+            f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
+            f"same through xarray. Open it with mode='r', or convert it: ds.td.to_zarr(path), then open that with mode='r+'"
         )
     return _bare(store, group, plan, description, "r+", device)
 
@@ -76,29 +82,37 @@ def _why_not_the_store(store: Any) -> str | None:
 
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
     """What this package makes of the store beyond its plain arrays."""
-    told = [*ds.encoding.get("xarray_tensordict", {}).get("left_out", ()), *(f"{name!r}: {why}" for name, why in plan.left_out.items())]
+    told = [
+        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
+    ]
     if told:
         return f"not all of it can be shown: {told[0]}"
     for path in ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {}):
-        return f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all with nested=True"
+        return (
+            f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all "
+            f"with nested=True"
+        )
     for entry in plan.unbatched:
         return f"{entry.name!r} has none of the batch dims {list(entry.batch.dims)}, and tensordict takes no such array"
     for entry in plan.entries:
         if entry.entry_class == "partial" or entry.variable.dims != ds.variables[entry.name].dims:
             return f"{entry.name!r} does not lead with the batch dims {list(entry.batch.dims)} in the store"
-        decoded = _decoded(entry)
+        decoded = why_decoded(entry)
         if decoded is not None:
             return f"{entry.name!r} {decoded}"
     return None
 
 
-def _decoded(entry: Entry) -> str | None:
+def why_decoded(entry: Entry) -> str | None:
     """How the values of an entry differ from those that are stored, as far as its encoding tells."""
     encoding, kind = entry.variable.encoding, entry.variable.dtype.kind
     for name in ("scale_factor", "add_offset", "char_dim_name"):
         if name in encoding:
             return f"is decoded ({name}={encoding[name]!r})"
-    fills = [np.asarray(encoding[name]).ravel() for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
+    fills = [
+        np.asarray(encoding[name]).ravel() for name in ("_FillValue", "missing_value") if encoding.get(name) is not None
+    ]
     if kind in "mM":
         units, dtype = str(encoding.get("units")), encoding.get("dtype")
         plain = units in _EPOCH if kind == "M" else units == "nanoseconds"
@@ -157,7 +171,9 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
     (array,) = read_together([(leaf, None)])
     batch = value.batch_size
     try:
-        assert_same_tensordict(*(TensorDict({"value": v}, batch_size=batch) for v in (leaf.finish(array, None, batch), value)))
+        assert_same_tensordict(
+            *(TensorDict({"value": v}, batch_size=batch) for v in (leaf.finish(array, None, batch), value))
+        )
     except AssertionError as error:
         return f"is read otherwise: {error}"
     assert issubclass(cls, (NonTensorData, NonTensorStack))
@@ -166,7 +182,12 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
 
 def _bare(store: Any, group: str | None, plan: Plan, description: str, mode: str, device: Any) -> PersistentTensorDict:
     """Open the store as tensordict does, with the batch that this package found."""
-    options: dict[str, Any] = {"batch_size": plan.batches[()].sizes, "device": device, "mode": mode, "non_tensor_as_stack": True}
+    options: dict[str, Any] = {
+        "batch_size": plan.batches[()].sizes,
+        "device": device,
+        "mode": mode,
+        "non_tensor_as_stack": True,
+    }
     inner = (group or "").strip("/")
     if format_of(store, description) == "zarr":
         import zarr
@@ -190,7 +211,7 @@ def _bare(store: Any, group: str | None, plan: Plan, description: str, mode: str
 
 
 def _settle(td: PersistentTensorDict, plan: Plan) -> None:
-    """Give each level its batch size and names, which tensordict does not record in HDF5, nor reads in nested groups."""
+    """Give each level its batch size and names: HDF5 records neither for tensordict, nested groups of zarr no names."""
     for key, batch in sorted(plan.batches.items(), key=lambda item: len(item[0])):
         level = td.get(key, None) if key else td
         if not isinstance(level, PersistentTensorDict):

@@ -280,21 +280,33 @@ def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool =
             group.stored[name] = stored
             if role == "coord":
                 group.coords.add(name)
-            _record_role(name, stored, role, node)
+            _record_role(name, stored, role, node, cf=not (layout == "tensordict" and format == "hdf5"))
+    _prune(plan)
     if layout == "xarray":
         _record_batch(plan, source)
     return plan
 
 
-def _record_role(name: str, stored: Stored, role: str, node: Node) -> None:
-    """Say what the engine would not see: marked arrays are coordinates unless they say otherwise, others are data."""
+def _prune(plan: WritePlan) -> None:
+    """Leave out groups that would be empty: bare tensordict would show them."""
+    for key in sorted(plan.groups, key=len, reverse=True):
+        below = any(len(other) > len(key) and other[: len(key)] == key for other in plan.groups)
+        group = plan.groups[key]
+        if key and not group.stored and not below and group.attrs is None:
+            del plan.groups[key]
+
+
+def _record_role(name: str, stored: Stored, role: str, node: Node, *, cf: bool) -> None:
+    """Say what the engine would not see: marked arrays are coordinates unless they say otherwise, others are data.
+
+    With `cf` coordinates are named in CF's attribute, which cannot name all.
+    """
     marked = stored.stack or stored.form in {"json", "ragged"}
     dims = {str(dim) for variable in node.variables.values() for dim in variable.dims}
     is_index = stored.variable.dims == (name,)
     if marked and role == "data":
         stored.record["role"] = "data"
-    # CF's attribute "coordinates" cannot name them
-    if role == "coord" and not is_index and (" " in name or name in dims):
+    if role == "coord" and not is_index and (not cf or " " in name or name in dims):
         stored.record["role"] = "coord"
 
 

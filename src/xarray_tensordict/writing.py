@@ -10,7 +10,7 @@ import xarray as xr
 
 from .encodings import check_sizes
 from .stored_form import Layout
-from .write_plan import Source, WritePlan, plan_write, source_of_dataset, source_of_tree
+from .write_plan import Source, source_of_dataset, source_of_tree
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
 Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
@@ -124,6 +124,117 @@ def to_zarr(
     )
 
 
+def to_h5(
+    ds: xr.Dataset,
+    path: Any,
+    *,
+    layout: Layout = "tensordict",
+    mode: Literal["w", "w-", "x", "a"] = "w",
+    group: str | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    compute: bool = True,
+    progress: bool = False,
+) -> Any:
+    """Write a Dataset to an HDF5 file that tensordict and xarray both read.
+
+    Parameters
+    ----------
+    ds
+        The Dataset; ``"next/obs"`` becomes the dataset ``obs`` of the group ``next``.
+    path
+        A path, or with ``layout="tensordict"`` a binary file object.
+    layout
+        "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
+        batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
+        ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
+    mode
+        "w" replaces what is there (the file is written beside and renamed, so that it may be the one that `ds` reads
+        from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it.
+    group
+        The group that becomes the root.
+    encoding
+        By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
+        ``chunks``).
+    chunks
+        Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+    compute
+        False: check everything now, and return a dask ``Delayed`` that writes the file.
+    progress
+        Show dask's progress bar.
+
+    Returns
+    -------
+    dask.delayed.Delayed or None
+        With ``compute=False`` what writes the file.
+
+    Raises
+    ------
+    FileExistsError
+        With mode "w-" or "x" where there is a file.
+    ValueError, TypeError, NotImplementedError
+        For what the file cannot hold. The target has not been touched.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
+    >>> from tensordict import TensorDict
+    >>> path = tempfile.mkdtemp() + "/era.h5"
+    >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
+    >>> ds.td.to_h5(path)
+    >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
+    torch.Size([4, 3])
+    """
+    return _write_h5(
+        source_of_dataset(ds),
+        path,
+        layout=layout,
+        mode=mode,
+        group=group,
+        encoding=encoding,
+        chunks=chunks,
+        compute=compute,
+        progress=progress,
+    )
+
+
+def tree_to_h5(dt: xr.DataTree, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a DataTree to an HDF5 file, one group for each node; parameters as for :func:`to_h5`."""
+    return _write_h5(source_of_tree(dt), path, layout=layout, **options)
+
+
+def _write_h5(
+    source: Source,
+    path: Any,
+    *,
+    layout: Layout,
+    mode: str = "w",
+    group: str | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    compute: bool = True,
+    progress: bool = False,
+) -> Any:
+    from .hdf5_create import create_file
+    from .hdf5_writer import Hdf5Options
+
+    _check_choice("layout", layout, get_args(Layout))
+    _check_choice("mode", mode, ("w", "w-", "x", "a"))
+    options = Hdf5Options(checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)))
+    prefix = tuple(part for part in (group or "").split("/") if part)
+    with _progress(shown=progress and compute):
+        return create_file(source, path, options, layout, mode=mode, prefix=prefix, compute=compute)
+
+
+def _sizes(source: Source) -> dict[str, int]:
+    """The sizes of all dims, under the names of the flat view and of the groups."""
+    sizes = {str(dim): size for dim, size in source.flat.sizes.items()}
+    for node in source.nodes.values():
+        for variable in node.variables.values():
+            sizes.update((str(dim), size) for dim, size in zip(variable.dims, variable.shape, strict=True))
+    return sizes
+
+
 def tree_to_zarr(dt: xr.DataTree, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
     """Write a DataTree to a zarr store, one group for each node; parameters as for :func:`to_zarr`."""
     return _write_zarr(source_of_tree(dt), store, layout=layout, **options)
@@ -154,8 +265,7 @@ def _write_zarr(
     _check_choice("layout", layout, get_args(Layout))
     _check_choice("mode", mode, (None, *get_args(ZarrMode)))
     _check_choice("zarr_format", zarr_format, (None, 2, 3))
-    sizes = {str(dim): size for dim, size in source.flat.sizes.items()}
-    sizes |= {str(d): s for node in source.nodes.values() for v in node.variables.values() for d, s in v.sizes.items()}
+    sizes = _sizes(source)
     target = resolve_target(store, group, storage_options)
     options = ZarrOptions(
         checked_encoding(encoding, source, layout),
@@ -222,7 +332,3 @@ def _progress(*, shown: bool) -> Iterator[None]:
 
     with ProgressBar():
         yield
-
-
-def _plan(source: Source, layout: Layout, options: Any) -> WritePlan:
-    return plan_write(source, layout, "zarr", lazily=not options.compute)

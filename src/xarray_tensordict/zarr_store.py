@@ -30,6 +30,7 @@ from .metadata import (
     decode_non_tensor,
     own_array_record,
     parse_batch_record,
+    stacked_array,
 )
 from .model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from .naming_sources import axes_of_multiscales, dims_from_attribute
@@ -281,7 +282,7 @@ class _GroupReader:
             stored.data = WidenedArray(stored.data, torch_dtype)
             stored.encoding = {"torch_dtype": torch_dtype, "preferred_chunks": stored.encoding.get("preferred_chunks", {})}
             stored.attrs.pop("_FillValue", None)
-        own = own_array_record(attrs.get(ARRAY_ATTR))
+        stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
         marked = STACK_ATTR in attrs
         if "torch_dtype" in own:
             stored.encoding["torch_dtype"] = own["torch_dtype"]
@@ -305,10 +306,20 @@ class _GroupReader:
             self._left_out.append(LeftOut((*self._key, name), str(error)))
             return
         own = own_array_record(attrs.get(ARRAY_ATTR))
+        if "shape" in own:
+            value, ndim = stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])), len(own["shape"])
         shown = {k: v for k, v in attrs.items() if k not in MARKER_ATTRS and k != DIMENSION_KEY}
         dims: tuple[str | None, ...] = tuple(own.get("dims") or (None,) * value.ndim)
         self._arrays[name] = StoredArray(
-            name, value, dims, shown, {}, role=own.get("role", "coord"), non_tensor=True, raw=ndim > 0 and "dims" not in own
+            name,
+            value,
+            dims,
+            shown,
+            {},
+            role=own.get("role", "coord"),
+            non_tensor=True,
+            raw=ndim > 0 and "dims" not in own,
+            record=own,
         )
 
     def _recorded_dims(

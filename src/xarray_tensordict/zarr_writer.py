@@ -139,7 +139,7 @@ def quiet() -> Iterator[None]:
 def dataset_of(plan: WritePlan, key: Key, options: ZarrOptions) -> xr.Dataset:
     """One group as a Dataset whose variables xarray writes as they are, markers among their attributes."""
     group = plan.groups[key]
-    sizes = tuple((group.batch_record or {}).get("batch_size", ()))
+    sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
     variables = {name: _variable(name, stored, plan, group, sizes, options) for name, stored in group.stored.items()}
     if not key and plan.unbatched:
         variables[UNBATCHED_NAME] = json_variable(

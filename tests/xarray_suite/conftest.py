@@ -39,6 +39,7 @@ DIFFERENT = {
     "test_open_badbytes": "the same error, in other words; it also says what was found",
     "test_child_group_with_inconsistent_dimensions": "nested groups without a batch of their own are shown in the root",
     "test_open_datatree_unaligned_hierarchy": "a dim that clashes with that of a group above is renamed, with a warning",
+    "test_open_groups[zarr_format": "the root, opened by itself, shows nested groups without a batch of their own, as above",
     "test_zarr_fill_value_setting[2-": "use_zarr_fill_value_as_mask=False is honoured; xarray's engine ignores it",
 }
 

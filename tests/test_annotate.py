@@ -1,0 +1,209 @@
+"""``annotate``: dimension names and the batch for stores that lack them, without touching the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import xarray_tensordict
+import zarr
+from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
+from xarray_tensordict import annotate
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+@pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+def zarr_format(request: pytest.FixtureRequest) -> Any:
+    with zarr.config.set(default_zarr_format=request.param):
+        yield request.param
+
+
+def buffer() -> TensorDict:
+    return TensorDict(
+        {
+            "obs": torch.arange(18.0).reshape(6, 3),
+            "done": torch.tensor([0, 0, 1, 0, 0, 1], dtype=torch.bool),
+            "next": TensorDict({"obs": torch.ones(6, 3)}, [6], names=["time"]),
+            "task": NonTensorData("lift", batch_size=[6]),
+            "word": NonTensorStack(*"abcdef"),
+        },
+        [6],
+        names=["time"],
+    )
+
+
+def chunk_files(path: Path) -> dict[str, tuple[bytes, int]]:
+    """The bytes and the time of change of every file that is no metadata."""
+    metadata = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
+    files = (file for file in path.rglob("*") if file.is_file() and file.name not in metadata)
+    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+
+def documents(path: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_tensordict_store_opens_with_plain_xarray(tmp_path: Path, zarr_format: int) -> None:
+    td = buffer()
+    td.to_zarr(tmp_path / "td.zarr").close()
+    before = chunk_files(tmp_path / "td.zarr")
+
+    found = annotate(tmp_path / "td.zarr")
+
+    assert found.batch_size == (6,)
+    assert chunk_files(tmp_path / "td.zarr") == before
+    with xr.open_zarr(tmp_path / "td.zarr", consolidated=True) as ds:
+        assert ds["obs"].dims == ("time", "dim_3")
+        np.testing.assert_array_equal(ds["obs"].values, td["obs"].numpy())
+        assert ds["done"].dims == ("time",)
+    assert_same_tensordict(TensorDict.from_zarr(tmp_path / "td.zarr").to_tensordict(), td)
+    with xr.open_dataset(tmp_path / "td.zarr", engine="tensordict") as ds:
+        assert set(ds.coords) == {"task", "word"}
+        assert_same_tensordict(ds.td.to_tensordict(), td)
+
+
+def test_entries_that_tensordict_added_or_replaced_are_named_by_a_second_call(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "td.zarr"
+    buffer().to_zarr(path).close()
+    annotate(path)
+    td = PersistentTensorDict.from_zarr(path, mode="r+")
+    td["reward"] = torch.arange(6.0)
+    td.del_("obs")
+    td["obs"] = torch.zeros(6, 5)
+    td.close()
+
+    annotate(path)
+
+    with xr.open_zarr(path, consolidated=True) as ds:
+        assert ds["reward"].dims == ("time",)
+        assert ds["obs"].dims == ("time", "dim_5")
+
+
+def test_a_raw_store_gets_names_and_batch(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "raw.zarr"
+    group = zarr.open_group(path, mode="w")
+    group.create_array("images", data=np.zeros((6, 2, 2), "u1"))
+    group.create_array("label", data=np.arange(6))
+
+    annotate(path, batch_dims=["sample"], dims={"images": ("y", "x")})
+
+    with xr.open_zarr(path, consolidated=False) as ds:
+        assert ds["images"].dims == ("sample", "y", "x")
+        # in v2 the fill value would else become a mask: all zeros NaN
+        assert ds["images"].dtype == np.uint8
+    bare = TensorDict.from_zarr(path)
+    assert bare.batch_size == torch.Size([6])
+    assert bare.names == ["sample"]
+    assert_same_tensordict(bare.to_tensordict(), xarray_tensordict.open_persistent(path).to_tensordict())
+
+
+def test_chunks_that_were_never_written_still_read_as_zero(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "sparse.zarr"
+    array = zarr.open_group(path, mode="w").create_array("x", shape=(4,), chunks=(2,), dtype="f4")
+    array[:2] = [1, 2]
+
+    annotate(path)
+
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        assert ds["x"].values.tolist() == [1, 2, 0, 0]
+    with xr.open_zarr(path, consolidated=False) as ds:
+        assert ds["x"].values.tolist() == [1, 2, 0, 0]
+
+
+def test_a_fill_value_that_would_become_a_mask_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "filled.zarr"
+    zarr.open_group(path, mode="w", zarr_format=2).create_array("x", data=np.array([1, -9]), fill_value=-9)
+    before = documents(path)
+    with pytest.raises(ValueError, match=r"'x' \(fill_value -9\)"):
+        annotate(path)
+    assert documents(path) == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "in_the_way"),
+    [
+        ({"x": ("time", [1.0, 2.0]), "lat": ("lat", [1.0, 2.0, 3.0])}, "'lat'"),
+        ({"x": ("time", [1.0, 2.0]), "height": ((), 2.0)}, "'height'"),
+        ({"x": ("time", [1.0, 2.0], {}, {"scale_factor": 0.5, "dtype": "i2", "_FillValue": -1})}, "'x'.*scale_factor"),
+        ({"x": ("time", [1.0, 2.0]), "t": ("time", np.array(["2000-01-01", "2000-01-02"], "M8[ns]"))}, "'t'.*times"),
+    ],
+    ids=["coordinate", "scalar", "packed", "encoded time"],
+)
+def test_what_bare_tensordict_could_not_honestly_read_is_in_the_way(
+    tmp_path: Path, zarr_format: int, variables: dict[str, Any], in_the_way: str
+) -> None:
+    path = tmp_path / "cf.zarr"
+    xr.Dataset(variables).to_zarr(path, consolidated=False)
+    before = documents(path)
+    with pytest.raises(ValueError, match=in_the_way) as caught:
+        annotate(path)
+    assert str(path) in str(caught.value)
+    assert documents(path) == before
+
+
+def test_consolidated_metadata_stays_true_and_is_not_added(tmp_path: Path) -> None:
+    path = tmp_path / "raw.zarr"
+    zarr.open_group(path, mode="w").create_array("x", data=np.arange(3.0))
+    annotate(path)
+    assert zarr.open_group(path, mode="r").metadata.consolidated_metadata is None
+
+
+def test_an_hdf5_file_gets_labels_and_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "td.h5"
+    with h5py.File(path, "w") as file:
+        file["a"] = np.arange(12.0).reshape(3, 4)
+        file["n/b"] = np.ones((3, 4))
+
+    annotate(path, batch_dims=["env", "time"])
+
+    with h5py.File(path) as file:
+        assert [dim.label for dim in file["n/b"].dims] == ["env", "time"]
+        assert json.loads(file.attrs["__tensordict__"]) == {"batch_size": [3, 4], "names": ["env", "time"], "version": 1}
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        assert ds.td.to_tensordict().names == ["env", "time"]
+        assert ds.td.batch_size == (3, 4)
+    assert PersistentTensorDict.from_h5(path).batch_size == torch.Size([3, 4])
+
+
+def test_records_are_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "records.h5"
+    with h5py.File(path, "w") as file:
+        file["rec"] = np.zeros(3, dtype=[("id", "<i4"), ("pos", "<f4", (2,))])
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"records: \['rec'\]"):
+        annotate(path)
+    assert path.read_bytes() == before
+
+
+def test_a_group_inside_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "nested.zarr"
+    root = zarr.open_group(path, mode="w")
+    root.create_array("other", data=np.zeros((2, 2)))
+    root.create_group("data").create_array("x", data=np.arange(5.0))
+
+    annotate(path, group="data")
+
+    opened = zarr.open_group(path, mode="r")
+    assert opened["data/x"].metadata.dimension_names == ("batch_0",)
+    assert opened["data"].attrs["__tensordict__"]["batch_size"] == [5]
+    assert opened["other"].metadata.dimension_names is None
+    assert "__tensordict__" not in opened.attrs
+
+
+def test_stores_that_cannot_be_written_to_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "raw.zarr"
+    zarr.open_group(path, mode="w").create_array("x", data=np.arange(3.0))
+    with pytest.raises(PermissionError, match="mode 'r\\+'"):
+        annotate(zarr.open_group(path, mode="r"))
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+    with h5py.File(tmp_path / "x.h5", "r") as file, pytest.raises(PermissionError, match="mode 'r\\+'"):
+        annotate(file)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        annotate(tmp_path / "missing.zarr")
