@@ -49,6 +49,14 @@ def normalise(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign({name: scaled[name].astype(ds[name].dtype) for name in floats})
 
 
+def drop_other_calendars(ds: xr.Dataset) -> xr.Dataset:
+    """Drop times of calendars that an int64 of nanoseconds cannot hold; `ds.convert_calendar` would keep them."""
+    dropped = [name for name, var in ds.variables.items() if var.dtype == object and "calendar" in var.encoding]
+    if dropped:
+        print(f"\n(not written, times of another calendar: {', '.join(map(str, dropped))})")
+    return ds.drop_vars(dropped)
+
+
 def check(out: Path) -> None:
     """Read `out` through xarray, through the lazy door and with bare tensordict, and compare the three."""
     ds = xr.open_dataset(out, engine="tensordict")
@@ -63,11 +71,16 @@ def check(out: Path) -> None:
     bare = TensorDict.from_zarr(out)
     title("TensorDict.from_zarr(out), without this package")
     print(bare)
-    in_memory = bare.to_tensordict().exclude("_unbatched")
     batch_dims = set(ds.td.batch_dims)  # what has only some of them is broadcast here; bare tensordict cannot show it
     partial = [name for name, var in ds.variables.items() if set() < batch_dims & set(var.dims) < batch_dims]
-    assert_same_tensordict(in_memory, through_xarray.exclude(*(tuple(str(name).split("/")) for name in partial)))
+    expected = through_xarray.exclude(*(tuple(str(name).split("/")) for name in partial))
+    assert_same_tensordict(tensors(bare.to_tensordict()), tensors(expected))
     print("\nAll three agree.")
+
+
+def tensors(td: TensorDict) -> TensorDict:
+    """Return the entries that are tensors."""
+    return td.select(*td.keys(include_nested=True, leaves_only=True))
 
 
 def title(text: str) -> None:
@@ -91,7 +104,7 @@ def main(arguments: list[str]) -> int:
         out = Path(folder) / "normalised.zarr"
         first = ds.td.batch_dims[0] if ds.td.batch_dims else None
         chunked = ds.chunk({first: max(1, ds.sizes[first] // 4)}) if first else ds
-        normalise(chunked).td.to_zarr(out)  # dask computes the chunks in parallel
+        drop_other_calendars(normalise(chunked)).td.to_zarr(out)  # dask computes the chunks in parallel
         check(out)
         ds.close()
     return 0

@@ -116,3 +116,13 @@ def test_a_variable_named_like_a_dimension_it_does_not_describe(tmp_path):
     assert list(arrays) == ["x"]
     assert arrays["x"].dims == ("y",)
     assert values(arrays["x"]).tolist() == [1, 2, 3]
+
+
+def test_an_axis_that_can_grow_makes_an_unlimited_dimension_however_it_is_named(path):
+    with h5py.File(path, "w") as file:
+        for name in ("label", "attribute", "own", "nameless"):
+            file.create_dataset(name, (2, 3), "f4", maxshape=(None, 3), chunks=(1, 3))
+        file["label"].dims[0].label = "time"
+        file["attribute"].attrs["DimensionNames"] = "scan,ray"
+        file["own"].attrs["__xarray_tensordict__"] = '{"dims": ["row", "column"]}'
+    assert root_of(path).unlimited_dims == {"time", "scan", "row"}

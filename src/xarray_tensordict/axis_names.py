@@ -160,7 +160,7 @@ class Namer:
             given = self.given.get(leaf.key)
             if given is None or not leaf.batch_axes or not self._is_full(leaf, given):
                 continue
-            axes = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape)[: leaf.batch_axes]
+            axes = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())[: leaf.batch_axes]
             for axis, name in enumerate(axes):
                 if name is None:
                     continue
@@ -212,13 +212,13 @@ class Namer:
                     f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(batch[:count])}), "
                     f"found {len(given)}: {tuple(given)!r}"
                 )
-            return (*batch[:count], *given_dims({leaf.name: given}, leaf.key, recorded[count:], leaf.shape[count:]))
+            return (*batch[:count], *given_dims({leaf.name: given}, leaf.key, recorded[count:], leaf.shape[count:], batch=()))
         if ... not in given and len(given) != len(leaf.shape):
             raise ValueError(
                 f"dims: expected {len(leaf.shape)} names for {leaf.name!r} (shape {list(leaf.shape)}), found "
                 f"{len(given)}: {tuple(given)!r}"
             )
-        names = given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape)
+        names = given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape, batch=())
         return (*batch[:count], *names[count:])
 
     def _features_from_template(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:

@@ -62,8 +62,8 @@ def _check(missing: Sequence[str]) -> None:
     if missing:
         raise ImportError(
             f"tensordict {tensordict.__version__} lacks {', '.join(missing)}, which the lazy door of xarray-tensordict "
-            f"needs (private interfaces). It works with tensordict {_WORKS_FROM} and newer versions that keep them: install "
-            f"one of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work regardless"
+            f"needs (private interfaces). It works with tensordict {_WORKS_FROM} and newer versions that keep them: "
+            f"install one of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work regardless"
         )
 
 
@@ -74,13 +74,27 @@ from tensordict._td_memmap import _memmap_filename  # noqa: E402
 from tensordict.base import NO_DEFAULT, _register_tensor_class  # noqa: E402
 from tensordict.persistent import _PersistentBackend  # noqa: E402
 
-__all__ = ["NO_DEFAULT", "XarrayDialect", "memmap_filename", "register_class", "register_pytree", "unravel_key"]
+__all__ = [
+    "NO_DEFAULT",
+    "XarrayDialect",
+    "memmap_filename",
+    "metadata_of",
+    "register_class",
+    "register_pytree",
+    "unravel_key",
+]
 
 # tensordict gives them no types
 memmap_filename: Any = _memmap_filename
 register_class: Any = _register_tensor_class
 register_pytree: Any = _register_td_node
 unravel_key: Any = tensordict.unravel_key
+
+
+def metadata_of(td: Any, key: Any) -> dict[str, Any]:
+    """What a ``PersistentTensorDict`` says of an entry without reading it: its shape, and its dtype if it is a tensor."""
+    metadata: dict[str, Any] = td._get_metadata(key)
+    return metadata
 
 
 class XarrayDialect(_PersistentBackend):
@@ -91,6 +105,9 @@ class XarrayDialect(_PersistentBackend):
 
     name = "xarray"
     allow_pickle = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @staticmethod
     def available() -> bool:

@@ -66,8 +66,7 @@ def create_file(
 
 
 def _checked(plan: WritePlan) -> WritePlan:
-    if plan.layout == "tensordict":
-        check_attrs(plan)
+    check_attrs(plan)
     return plan
 
 

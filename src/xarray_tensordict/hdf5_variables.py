@@ -120,6 +120,9 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
     elif _keeps_dtype(element, raw):
         array.encoding["dtype"] = _encoded_dtype(facts, dataset)
     _apply_own_record(dataset, array, (*key, name), left_out)
+    facts.unlimited.update(
+        dim for number, dim in enumerate(array.dims) if dim and number in array.unlimited and axes[number].name is None
+    )
     return array
 
 
@@ -164,7 +167,11 @@ def _stored_array(
         max(size, axis.scale.size) if number in grows and axis.scale is not None and axis.scale.unlimited else size
         for number, (size, axis) in enumerate(zip(dataset.shape, axes, strict=True))
     )
-    facts.unlimited.update(axis.scale.name for axis in axes if axis.scale is not None and axis.scale.unlimited)
+    facts.unlimited.update(
+        axis.name
+        for number, axis in enumerate(axes)
+        if axis.name is not None and (number in grows if axis.scale is None else axis.scale.unlimited)
+    )
     fill = fill_value(dataset, element, attrs, fields, netcdf=facts.netcdf) if shape != dataset.shape else None
     data = Hdf5Array(facts.source, path, element, shape, fields, fill)
     dims = (*(axis.name for axis in axes), *(None for _ in element.axes))

@@ -207,7 +207,7 @@ def _attribute(value: Any) -> Any:
     """An attribute as h5py takes it, None where HDF5 does not give it back as it was."""
     if isinstance(value, str):
         return None if not value or "\0" in value else value
-    if isinstance(value, bool | int | float | complex | np.bool_ | np.number):
+    if isinstance(value, bool | int | float | np.bool_ | np.number):
         return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else None
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.ndim == 1 and value.size > 1:
         return value
@@ -306,8 +306,9 @@ def write_with_xarray(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Opt
 def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
+        attrs = _netcdf_attrs(stored.variable.attrs, stored.record)
         if stored.form == "json":
-            attrs = {**stored.variable.attrs, NON_TENSOR_ATTR: _JSON_MARK}
+            attrs[NON_TENSOR_ATTR] = _JSON_MARK
             variables[name] = xr.Variable((), to_json(stored.payload, name), attrs, {"coordinates": None})
         elif stored.form == "ragged":
             raise TypeError(
@@ -315,12 +316,25 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
                 f"layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, stored.variable.attrs, fastpath=True)
+            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
             variables[name].encoding = hdf5_encoding(stored.variable, chunks=options.chunks, keep_cf=True)
-        if stored.record:
-            variables[name].attrs = {**variables[name].attrs, ARRAY_ATTR: json.dumps(stored.record)}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}
     own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs=group.attrs or {})
+    return xr.Dataset(data, coords=own, attrs=_netcdf_attrs(group.attrs or {}, {}))
+
+
+def _netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that netCDF holds, and the record, with those that it gives back changed or does not hold at all."""
+    plain: dict[str, Any] = {}
+    record = dict(record)
+    for name, value in attrs.items():
+        changed = _attribute(value) is None or isinstance(value, bool | np.bool_ | complex)
+        if changed:
+            record.setdefault("attrs", {})[str(name)] = _jsonable(value)
+        if not changed or (isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"):
+            plain[str(name)] = value
+    if record:
+        plain[ARRAY_ATTR] = json.dumps(record)
+    return plain

@@ -190,7 +190,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         batch, names = self.batch_size, self._maybe_names()
         if selection is not None:
             batch = torch.Size((*selection.picked, *batch[len(selection.sizes) :]))
-            names = self._get_names_idx(selection.items)
+            names = self._get_names_idx(selection.items)  # type: ignore[no-untyped-call]
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
             if isinstance(member, Leaf):
@@ -201,7 +201,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
 
     # --- batch size, copies, devices ---
 
-    def _check_batch_size(self, batch_size: Sequence[int]) -> None:
+    def _check_batch_size(self, batch_size: Sequence[int]) -> None:  # type: ignore[override]
         size = tuple(batch_size)
         for name, member in self.file.members.items():
             shape = self._nested(name).batch_size if isinstance(member, Group) else member.shape
@@ -211,7 +211,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
                     f"batch size and array size mismatch: {name!r} has shape {tuple(shape)}, batch_size={size}"
                 )
 
-    @PersistentTensorDict.batch_size.setter  # type: ignore[attr-defined, untyped-decorator]
+    @PersistentTensorDict.batch_size.setter  # type: ignore[untyped-decorator]
     def batch_size(self, value: Any) -> None:
         size = torch.Size(value)
         try:
@@ -255,7 +255,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         for name, member in self.file.members.items():
-            filename = None if folder is None else memmap_filename(folder, name, robust_key)
+            filename: Any = None if folder is None else memmap_filename(folder, name, robust_key)
             if isinstance(member, Group):
                 below = None if filename is None else Path(filename.removesuffix(".memmap"))
                 value: Any = self._nested(name)._mapped(below, like=like, existsok=existsok, robust_key=robust_key)

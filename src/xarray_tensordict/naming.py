@@ -16,20 +16,25 @@ Dims = tuple[str, ...]
 DimsArgument = Mapping[str, Sequence[str | EllipsisType]]
 
 
-def given_dims(argument: DimsArgument | None, key: Key, recorded: Sequence[str | None], shape: Sequence[int]) -> tuple[str | None, ...]:
+def given_dims(
+    argument: DimsArgument | None, key: Key, recorded: Sequence[str | None], shape: Sequence[int], *, batch: Sequence[str | None] | None = None
+) -> tuple[str | None, ...]:
     """Apply the caller's ``dims=`` to one array.
 
     Parameters
     ----------
     argument
-        Key or glob to names: all of the array, or only of its last axes (told apart by length); ``...`` stands for the
-        axes that are not named.
+        Key or glob to names: all of the array, or only of its last axes (told apart by length). ``...`` stands for
+        the axes that are not named; names in front of it are those of the first axes behind the batch, unless the
+        first is the name of the batch itself.
     key
         The path of the array.
     recorded
         What the store says, kept where the caller says nothing.
     shape
         The shape of the array.
+    batch
+        The names of the batch axes that the array leads with. None: not known yet; names in front of ``...`` wait.
 
     Raises
     ------
@@ -40,8 +45,10 @@ def given_dims(argument: DimsArgument | None, key: Key, recorded: Sequence[str |
     --------
     >>> given_dims({"obs/*": ("obs",)}, ("obs", "eef"), (None, None), (6, 3))
     (None, 'obs')
-    >>> given_dims({"images": ("channel", ..., "x")}, ("images",), (None,) * 4, (9, 3, 32, 32))
-    ('channel', None, None, 'x')
+    >>> given_dims({"images": ("channel", ...)}, ("images",), (None,) * 4, (9, 3, 32, 32), batch=("time",))
+    (None, 'channel', None, None)
+    >>> given_dims({"images": (..., "x")}, ("images",), (None,) * 4, (9, 3, 32, 32))
+    (None, None, None, 'x')
     """
     names = _lookup(argument, key)
     if names is None:
@@ -49,12 +56,15 @@ def given_dims(argument: DimsArgument | None, key: Key, recorded: Sequence[str |
     name, count = "/".join(key), sum(entry is ... for entry in names)
     if count > 1 or len(names) - count > len(shape):
         raise ValueError(f"dims: {name!r} has {len(shape)} axes (shape {list(shape)}), which {tuple(names)!r} does not fit")
-    if count:
-        where = [entry is ... for entry in names].index(True)
-        front, back = names[:where], names[where + 1 :]
-        middle = tuple(recorded[len(front) : len(shape) - len(back)])
-        return (*_strings(front, name), *middle, *_strings(back, name))
-    return (*recorded[: len(shape) - len(names)], *_strings(names, name))
+    if not count:
+        return (*recorded[: len(shape) - len(names)], *_strings(names, name))
+    where = [entry is ... for entry in names].index(True)
+    front, back = _strings(names[:where], name), _strings(names[where + 1 :], name)
+    end = len(shape) - len(back)
+    if not front or batch is None:
+        return (*recorded[:end], *back)
+    start = 0 if front[0] in {*batch, recorded[0]} else min(len(batch), end - len(front))
+    return (*recorded[:start], *front, *recorded[start + len(front) : end], *back)
 
 
 def _lookup(argument: DimsArgument | None, key: Key) -> tuple[str | EllipsisType, ...] | None:
@@ -79,8 +89,8 @@ def _strings(names: Sequence[str | EllipsisType], key: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool) -> Dims:
-    """Name every axis of one array.
+def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool, argument: DimsArgument | None = None) -> Dims:
+    """Name every axis of one array; `argument` is the caller's ``dims=``, for names that go by where the batch ends.
 
     Examples
     --------
@@ -90,8 +100,9 @@ def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool) -> Dims:
     """
     names: list[str] = []
     leading = len(batch.sizes) if batched and info.shape[: len(batch.sizes)] == batch.sizes else 0
-    taken = {dim for dim in info.dims if dim is not None}
-    for axis, dim in enumerate(info.dims):
+    recorded = given_dims(argument, info.key, info.dims, info.shape, batch=name_batch(batch)[:leading])
+    taken = {dim for dim in recorded if dim is not None}
+    for axis, dim in enumerate(recorded):
         if dim is not None:
             names.append(dim)
         elif axis < leading:

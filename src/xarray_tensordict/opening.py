@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xarray as xr
@@ -98,10 +98,26 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
             name: given_dims(options.dims, (*group.key, name), array.dims, array.shape) for name, array in group.arrays.items()
         }
         infos.update((info.key, info) for info in describe_group(group, dims))
+    infos = {key: _with_recorded_names(info, by_key) for key, info in infos.items()}
     inference = _infer(store, by_key, infos, options)
-    named, settled = _name(by_key, infos, inference, fit_parents=fit_parents)
+    named, settled = _name(by_key, infos, inference, options.dims, fit_parents=fit_parents)
     warned = [*(inference.warnings if inference else ()), *settled]
     return Layout(by_key, infos, named, inference, warned, left_out)
+
+
+def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> ArrayInfo:
+    """Name the leading axes after ``__tensordict__["names"]`` of the group, or of the next one above that has names."""
+    if None not in info.dims:
+        return info
+    for length in range(len(info.key) - 1, -1, -1):
+        record = groups[info.key[:length]].recorded if info.key[:length] in groups else None
+        if record is None or record.names is None or record.sizes is None:
+            continue
+        count = len(record.sizes)
+        if info.shape[:count] == record.sizes:
+            lead = tuple(dim or name for dim, name in zip(info.dims[:count], record.names, strict=True))
+            return replace(info, dims=(*lead, *info.dims[count:]))
+    return info
 
 
 def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
@@ -114,7 +130,7 @@ def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
 def _infer(store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], options: OpenOptions) -> Inference | None:
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
-    unnamed = any(None in info.dims for info in infos.values())
+    unnamed = options.dims or any(None in info.dims for info in infos.values())
     if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None):
         return None
     return infer_batch(
@@ -127,7 +143,12 @@ def _infer(store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, 
 
 
 def _name(
-    groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], inference: Inference | None, *, fit_parents: bool
+    groups: Mapping[Key, StoredGroup],
+    infos: Mapping[Key, ArrayInfo],
+    inference: Inference | None,
+    argument: DimsArgument | None,
+    *,
+    fit_parents: bool,
 ) -> tuple[dict[Key, Dims], list[str]]:
     """Local names: those that ``group=`` and the tree show."""
     named: dict[Key, Dims] = {}
@@ -138,7 +159,9 @@ def _name(
         members = [infos[(*key, name)] for name in groups[key].arrays]
         batch = inference.groups.get(key, nothing) if inference else nothing
         first = {
-            info.key: name_axes(info, batch, batched=inference is not None and inference.classes[info.key] == "batched")
+            info.key: name_axes(
+                info, batch, batched=inference is not None and inference.classes[info.key] == "batched", argument=argument
+            )
             for info in members
         }
         shapes = {info.key: info.shape for info in members}
@@ -302,4 +325,4 @@ def outside() -> int:
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
-    return level - 1 if level > 1 else 1
+    return level

@@ -91,6 +91,14 @@ class Place:
         """Whether the variable has something of its own for each row of the batch."""
         return bool(self.batch_dims) and self.entry_class == "batched"
 
+    def stack(self, variable: xr.Variable) -> bool:
+        """Whether bare tensordict is to read it as a NonTensorStack.
+
+        It cannot read one of batch size ``[0, 2]``: its stacks forget the sizes behind a zero (measured).
+        """
+        sizes = variable.shape[: len(self.batch_dims)]
+        return self.layout == "tensordict" and self.rows and bool(variable.ndim) and (0 not in sizes or len(sizes) == 1)
+
 
 def store_form(variable: xr.Variable, place: Place) -> Stored:
     """Decide how a variable is stored, and convert it.
@@ -130,7 +138,7 @@ def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
         return _numeric(variable, place)
     if not variable.ndim and kind != "S":
         return _json(variable, str(read(variable)[()]), place)
-    return Stored(variable, stack=place.rows)
+    return Stored(variable, stack=place.stack(variable))
 
 
 def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:
@@ -275,12 +283,12 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
     types = {type(item) for item in values.flat}
     is_text = bool(types) and types <= {str, np.str_}
     if is_text and (values.ndim or place.layout == "xarray"):
-        return Stored(held, stack=place.rows and place.layout == "tensordict")
+        return Stored(held, stack=place.stack(held))
     if not types:
         text = xr.Variable(variable.dims, values.astype("U1"), variable.attrs, fastpath=True)
-        return Stored(text, stack=place.rows and place.layout == "tensordict")
+        return Stored(text, stack=place.stack(text))
     if types <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
-        return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.rows and place.layout == "tensordict")
+        return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.stack(held))
     if any(kind.__module__.partition(".")[0] == "cftime" for kind in types):
         return _of_dates(held, place)
     if any(issubclass(kind, np.ndarray) for kind in types):
@@ -327,8 +335,7 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
             f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
         )
-    stack = place.rows and bool(variable.ndim) and place.layout == "tensordict"
-    return Stored(variable, "json", stack=stack, payload=payload)
+    return Stored(variable, "json", stack=place.stack(variable), payload=payload)
 
 
 def _one_plain_type(variable: xr.Variable) -> bool:

@@ -16,6 +16,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
+from .dialect import metadata_of
 from .entries import Entry, Plan, plan_entries, td_names
 from .lazy_nodes import Leaf, read_together
 from .model import Key
@@ -65,7 +66,7 @@ def open_writable(
     if reason is not None:
         raise ValueError(
             f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
-            f"same through xarray. Open it with mode='r', or convert it: ds.td.to_zarr(path), then open that with mode='r+'"
+            f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
         )
     return _bare(store, group, plan, description, "r+", device)
 
@@ -136,7 +137,7 @@ def _why_not_bare(store: Any, group: str | None, plan: Plan, description: str) -
         return f"tensordict cannot read it ({type(error).__name__}: {error})"
     finally:
         if isinstance(store, (str, os.PathLike)):
-            bare.close()
+            bare.close()  # type: ignore[no-untyped-call]
 
 
 def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
@@ -160,7 +161,7 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
     if (cls is torch.Tensor) != (leaf.form == "tensor"):
         return f"is a {cls.__name__} there, and {'a tensor' if leaf.form == 'tensor' else 'non-tensor data'} here"
     if leaf.form == "tensor":
-        there = bare._get_metadata(key)
+        there = metadata_of(bare, key)
         dtype, shape = there.get("dtype", "of a dtype that tensordict lacks"), list(there.get("shape", ()))
         if dtype != leaf.dtype or shape != list(leaf.shape):
             return f"is {dtype} {shape} there, and {leaf.dtype} {list(leaf.shape)} here: it is decoded"

@@ -235,11 +235,22 @@ class _GroupReader:
 
     def _members(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # stray files beside the members, dtypes without a v3 spec
-                yield from sorted(self._node.members())
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                members = sorted(self._node.members())
         except Exception:  # noqa: BLE001 - any one member can raise anything; each is tried by itself
             yield from self._members_one_by_one()
+            return
+        if any("not recognized as a component" in str(warning.message) for warning in caught):
+            self._note_incomplete({name for name, _ in members})
+        yield from members
+
+    def _note_incomplete(self, known: set[str]) -> None:
+        """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
+        for name in sorted(set(sync(_list_dir(self._node))) - set(_METADATA_KEYS) - known):
+            base = f"{self._node.path}/{name}" if self._node.path else name
+            if any(sync(self._node.store.exists(f"{base}/{file}")) for file in ("zarr.json", ".zarray", ".zgroup")):
+                self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
 
     def _members_one_by_one(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
         for name in sorted(set(sync(_list_dir(self._node))) - set(_METADATA_KEYS)):
