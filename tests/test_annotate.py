@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-import xarray_tensordict
 import zarr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
+
+import xarray_tensordict
 from xarray_tensordict import annotate
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -164,7 +165,11 @@ def test_an_hdf5_file_gets_labels_and_a_record(tmp_path: Path) -> None:
 
     with h5py.File(path) as file:
         assert [dim.label for dim in file["n/b"].dims] == ["env", "time"]
-        assert json.loads(file.attrs["__tensordict__"]) == {"batch_size": [3, 4], "names": ["env", "time"], "version": 1}
+        assert json.loads(file.attrs["__tensordict__"]) == {
+            "batch_size": [3, 4],
+            "names": ["env", "time"],
+            "version": 1,
+        }
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert ds.td.to_tensordict().names == ["env", "time"]
         assert ds.td.batch_size == (3, 4)

@@ -21,8 +21,9 @@ import torch
 import xarray as xr
 import zarr
 from tensordict import TensorDict
-from xarray_tensordict import open_persistent
 from zarr.storage import LocalStore, WrapperStore
+
+from xarray_tensordict import open_persistent
 
 
 def open_files(path: Path) -> list[str]:
@@ -30,14 +31,18 @@ def open_files(path: Path) -> list[str]:
 
 
 def store(path: Path) -> Path:
-    TensorDict({"obs": torch.arange(18.0).reshape(6, 3), "next": {"obs": torch.ones(6, 3)}}, [6], names=["time"]).to_zarr(path)
+    TensorDict(
+        {"obs": torch.arange(18.0).reshape(6, 3), "next": {"obs": torch.ones(6, 3)}}, [6], names=["time"]
+    ).to_zarr(path)
     return path
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, open_persistent], ids=["dataset", "datatree", "persistent"])
+@pytest.mark.parametrize(
+    "opener", [xr.open_dataset, xr.open_datatree, open_persistent], ids=["dataset", "datatree", "persistent"]
+)
 class TestBadStores:
     @staticmethod
     def fails(opener: Any, path: Any, error: type[Exception], match: str, **kwargs: Any) -> None:
@@ -51,7 +56,9 @@ class TestBadStores:
     def test_a_missing_path(self, opener: Any, tmp_path: Path) -> None:
         self.fails(opener, tmp_path / "nothing.zarr", FileNotFoundError, "No such file.*nothing.zarr")
 
-    @pytest.mark.parametrize("content", [b"", b"garbage", b"CDF\x01rest", b"GRIBrest"], ids=["empty", "garbage", "netcdf3", "grib"])
+    @pytest.mark.parametrize(
+        "content", [b"", b"garbage", b"CDF\x01rest", b"GRIBrest"], ids=["empty", "garbage", "netcdf3", "grib"]
+    )
     def test_a_file_that_is_neither(self, opener: Any, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "file.nc"
         path.write_bytes(content)
@@ -88,13 +95,19 @@ class TestBadStores:
     def test_a_count_that_the_arrays_contradict(self, opener: Any, tmp_path: Path) -> None:
         zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("x", data=np.zeros((6, 3)))
         zarr.open_group(tmp_path / "raw.zarr", mode="a").create_array("y", data=np.zeros((6, 2)))
-        self.fails(opener, tmp_path / "raw.zarr", ValueError, "'x' has shape.*'y' has|'y' has shape.*'x' has", batch_dims=2)
+        self.fails(
+            opener, tmp_path / "raw.zarr", ValueError, "'x' has shape.*'y' has|'y' has shape.*'x' has", batch_dims=2
+        )
 
     def test_a_group_that_is_not_there(self, opener: Any, tmp_path: Path) -> None:
-        self.fails(opener, store(tmp_path / "td.zarr"), (FileNotFoundError, KeyError), "td.zarr.*'/nxt'.*'/next'", group="nxt")
+        self.fails(
+            opener, store(tmp_path / "td.zarr"), (FileNotFoundError, KeyError), "td.zarr.*'/nxt'.*'/next'", group="nxt"
+        )
         with h5py.File(tmp_path / "file.h5", "w") as file:
             file["next/x"] = np.arange(3.0)
-        self.fails(opener, tmp_path / "file.h5", (FileNotFoundError, KeyError, OSError), "file.h5.*nxt.*next", group="nxt")
+        self.fails(
+            opener, tmp_path / "file.h5", (FileNotFoundError, KeyError, OSError), "file.h5.*nxt.*next", group="nxt"
+        )
 
     def test_something_that_is_no_store(self, opener: Any) -> None:
         self.fails(opener, 3, TypeError, "expected a path.*int")
@@ -110,7 +123,9 @@ def test_a_contradicted_batch_size_is_corrected_with_a_warning(tmp_path: Path) -
     assert ds.td.batch_dims == ("time",)
 
 
-@pytest.mark.parametrize("text", ["{", '{"zarr_format": 3, "node_type": "array"}', "\x00"], ids=["cut", "incomplete", "binary"])
+@pytest.mark.parametrize(
+    "text", ["{", '{"zarr_format": 3, "node_type": "array"}', "\x00"], ids=["cut", "incomplete", "binary"]
+)
 def test_one_corrupt_member_leaves_the_rest_readable(tmp_path: Path, text: str) -> None:
     path = store(tmp_path / "td.zarr")
     (path / "obs" / "zarr.json").write_text(text)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 
@@ -118,4 +119,20 @@ def test_a_corrupt_object_hides_nothing_else(path):
     path.write_bytes(content)
     group = root_of(path)
     assert list(group.arrays) == ["good"]
+    assert "cannot be opened" in left_out(group)["bad"]
+
+
+def test_a_corrupt_variable_of_an_unlimited_dimension(path):
+    with netCDF4.Dataset(path, "w") as nc:
+        nc.createDimension("time", None)
+        for name in ("good", "bad"):
+            nc.createVariable(name, "f4", ("time",))[:] = [1, 2, 3]
+    with h5py.File(path) as file:
+        address = h5py.h5o.get_info(file["bad"].id).addr
+    content = bytearray(path.read_bytes())
+    content[address + 8 : address + 16] = b"\xff" * 8
+    path.write_bytes(content)
+    group = root_of(path)
+    assert values(group.arrays["good"]).tolist() == [1, 2, 3]
+    assert group.arrays["good"].dims == ("time",)
     assert "cannot be opened" in left_out(group)["bad"]

@@ -76,7 +76,7 @@ class DatasetAccessor:
         from .record import infer_dataset, with_record
 
         names = [batch_dims] if isinstance(batch_dims, str) else list(batch_dims)
-        infer_dataset(self._ds, given=names if names else 0)
+        infer_dataset(self._ds, given=names or 0)
         return with_record(self._ds, {(): names})
 
     @property
@@ -249,7 +249,7 @@ class DataTreeAccessor:
 
 def _warn_shadowed(ds: xr.Dataset) -> None:
     """``ds.td`` hides a variable of that name (dewpoint is often called so) from attribute access."""
-    global _shadow_warned  # noqa: PLW0603 - once for each process
+    global _shadow_warned
     if "td" in ds.variables and not _shadow_warned:
         _shadow_warned = True
         from .opening import outside

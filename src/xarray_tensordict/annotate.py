@@ -80,7 +80,12 @@ def annotate(
     source = unwrapped(store)
     description = describe_source(source)
     _check_writable(source, description)
-    opened = open_store(source, group=group, consolidated=False if _is_zarr(source, description) else None, storage_options=storage_options)
+    opened = open_store(
+        source,
+        group=group,
+        consolidated=False if _is_zarr(source, description) else None,
+        storage_options=storage_options,
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # annotating tells of what is in the way by raising
@@ -121,7 +126,9 @@ def _check_writable(source: Any, description: str) -> None:
     if isinstance(source, (str, os.PathLike)) and "://" not in os.fspath(source):
         is_zarr = _is_zarr(source, description)
         if is_zarr and os.path.isfile(source):
-            raise PermissionError(f"{description} is a zip archive, whose entries cannot be replaced; write a new one with ds.td.to_zarr")
+            raise PermissionError(
+                f"{description} is a zip archive, whose entries cannot be replaced; write a new one with ds.td.to_zarr"
+            )
         if not os.access(source, os.W_OK):
             raise PermissionError(f"{description} cannot be written to; change its permissions, or annotate a copy")
     read_only = getattr(source, "read_only", None)
@@ -142,7 +149,9 @@ def _check_honest(ds: xr.Dataset, batch_dims: BatchDims | None, description: str
             continue
         shape = list(entry.variable.shape)
         if entry.entry_class != "batched" or entry.variable.dims != ds.variables[entry.name].dims:
-            in_the_way.append(f"{entry.name!r} (its dims {list(ds.variables[entry.name].dims)} of shape {shape} do not lead with the batch)")
+            in_the_way.append(
+                f"{entry.name!r} (its dims {list(ds.variables[entry.name].dims)} of shape {shape} do not lead with the batch)"
+            )
         elif (decoded := why_decoded(entry)) is not None:
             in_the_way.append(f"{entry.name!r} ({decoded})")
     if in_the_way:
@@ -169,7 +178,9 @@ def _missing_dims(store: Store, layout: Layout) -> Dimensions:
 
 def _check_records(root: Any, missing: Dimensions) -> None:
     """Arrays of records are shown as groups of their fields; tensordict has no such thing."""
-    records = sorted({"/".join(key[:-1]) for key in missing if len(key) > 1 and hasattr(root["/".join(key[:-1])], "dtype")})
+    records = sorted(
+        {"/".join(key[:-1]) for key in missing if len(key) > 1 and hasattr(root["/".join(key[:-1])], "dtype")}
+    )
     if records:
         raise ValueError(
             f"bare tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
@@ -185,7 +196,8 @@ def _check_fill_values(store: Store, missing: Dimensions, description: str) -> N
     masked = [
         f"{'/'.join(key)!r} (fill_value {root['/'.join(key)].fill_value})"
         for key in missing
-        if root["/".join(key)].fill_value not in (None, 0, 0.0, False, "", b"") and root["/".join(key)].dtype.kind not in "mM"
+        if root["/".join(key)].fill_value not in (None, 0, 0.0, False, "", b"")
+        and root["/".join(key)].dtype.kind not in "mM"
         and not _is_nan(root["/".join(key)].fill_value)
     ]
     if masked:
@@ -196,14 +208,18 @@ def _check_fill_values(store: Store, missing: Dimensions, description: str) -> N
 
 
 def _is_nan(value: Any) -> bool:
-    return bool(value != value)  # noqa: PLR0124 - only NaN and NaT differ from themselves
+    return bool(value != value)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def _write_zarr(
-    source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]], storage_options: dict[str, Any] | None
+    source: Any,
+    group: str | None,
+    missing: Dimensions,
+    records: Mapping[Key, dict[str, Any]],
+    storage_options: dict[str, Any] | None,
 ) -> None:
     import zarr
 
@@ -295,5 +311,3 @@ def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Ma
         node = root["/".join(key)] if key else root
         if isinstance(node, h5py.Group):
             node.attrs[BATCH_ATTR] = json.dumps(record)
-
-

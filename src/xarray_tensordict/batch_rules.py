@@ -95,7 +95,9 @@ def _prefixes(info: ArrayInfo, ballot: Ballot) -> list[_Candidate]:
         covered = [voter for voter in ballot.voters if voter.dims[:length] == prefix]
         if all(voter in covered or not set(prefix) & set(voter.dims) for voter in ballot.voters):
             marked = all(is_marked(dim) for dim in prefix)
-            found.append(_Candidate(prefix, info.shape[:length], tuple(covered), _stop_after(info, length, ballot), marked))
+            found.append(
+                _Candidate(prefix, info.shape[:length], tuple(covered), _stop_after(info, length, ballot), marked)
+            )
     return found
 
 
@@ -245,7 +247,7 @@ def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
 
 
 def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
-    assert record.sizes is not None  # noqa: S101 - narrowed by the only caller
+    assert record.sizes is not None
     found = by_shape(ballot, at_most=len(record.sizes))
     sizes = found.sizes if found else ()
     first = next(info for info in ballot.voters if len(info.shape) >= len(record.sizes))
@@ -255,7 +257,9 @@ def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[Group
         f"annotate it to make the record true"
     )
     names = tuple(name or (found.dims[axis] if found else None) for axis, name in enumerate(dims[: len(sizes)]))
-    reason = f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
+    reason = (
+        f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
+    )
     return GroupBatch(names, sizes, "recorded", reason), [warning]
 
 
@@ -346,7 +350,9 @@ def _by_count(ballot: Ballot, count: int) -> GroupBatch:
     inferred = by_named_dims(ballot) or by_shape(ballot)
     voters = _led_by(ballot, inferred) if inferred and inferred.sizes else list(ballot.voters)
     if not voters:
-        raise ValueError(f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims")
+        raise ValueError(
+            f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
+        )
     reference = max(voters, key=lambda info: (len(info.shape), [-ord(c) for c in "/".join(info.key)]))
     dims, sizes = reference.dims[:count], reference.shape[:count]
     for dim in dims:

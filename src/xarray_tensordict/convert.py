@@ -70,10 +70,14 @@ def compute_together(variables: Sequence[xr.Variable]) -> list[np.ndarray[Any, A
         import dask
 
         computed = dict(zip(chunked, dask.compute(*(variables[index].data for index in chunked)), strict=True))
-    return [np.asarray(computed[index]) if index in computed else read(variable) for index, variable in enumerate(variables)]
+    return [
+        np.asarray(computed[index]) if index in computed else read(variable) for index, variable in enumerate(variables)
+    ]
 
 
-def make_leaf(entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = None, unbatched: Unbatched = "keep") -> Leaf:
+def make_leaf(
+    entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = None, unbatched: Unbatched = "keep"
+) -> Leaf:
     """Make the leaf of an entry from the values of its variable.
 
     Raises
@@ -131,7 +135,9 @@ def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> Tens
         batch = batches[key]
         names = td_names(batch)
         built[key] = TensorDict(
-            {**groups[key], **children}, batch_size=batch.sizes, names=names if any(name is not None for name in names) else None
+            {**groups[key], **children},
+            batch_size=batch.sizes,
+            names=names if any(name is not None for name in names) else None,
         )
     return built[()]
 
@@ -140,8 +146,17 @@ def fill(out: Any, td: TensorDict) -> Any:
     """Copy the values of `td` into the tensors of an existing tensordict."""
     for key, value in td.items(include_nested=True, leaves_only=True):
         target = out.get(key, None)
-        if target is None or not isinstance(target, torch.Tensor) or target.shape != value.shape or target.dtype != value.dtype:
-            found = "nothing" if target is None else f"{getattr(target, 'dtype', type(target).__name__)} {list(target.shape)}"
+        if (
+            target is None
+            or not isinstance(target, torch.Tensor)
+            or target.shape != value.shape
+            or target.dtype != value.dtype
+        ):
+            found = (
+                "nothing"
+                if target is None
+                else f"{getattr(target, 'dtype', type(target).__name__)} {list(target.shape)}"
+            )
             raise ValueError(f"out: expected {value.dtype} {list(value.shape)} at {key!r}, found {found}")
         target.copy_(value)
     return out

@@ -63,7 +63,7 @@ def _check(missing: Sequence[str]) -> None:
         raise ImportError(
             f"tensordict {tensordict.__version__} lacks {', '.join(missing)}, which the lazy door of xarray-tensordict "
             f"needs (private interfaces). It works with tensordict {_WORKS_FROM} and newer versions that keep them: "
-            f"install one of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work regardless"
+            f"install one of these. xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work without"
         )
 
 
@@ -92,7 +92,7 @@ unravel_key: Any = tensordict.unravel_key
 
 
 def metadata_of(td: Any, key: Any) -> dict[str, Any]:
-    """What a ``PersistentTensorDict`` says of an entry without reading it: its shape, and its dtype if it is a tensor."""
+    """What a ``PersistentTensorDict`` says of an entry without reading it: shape, and dtype if it is a tensor."""
     metadata: dict[str, Any] = td._get_metadata(key)
     return metadata
 

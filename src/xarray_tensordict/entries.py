@@ -199,10 +199,16 @@ def _why_not(variable: xr.Variable) -> str | None:
 
 
 def _checked_names(ds: xr.Dataset, names: Iterable[str]) -> set[str]:
-    found = {names} if isinstance(names, str) else {"/".join(name) if isinstance(name, tuple) else str(name) for name in names}
+    found = (
+        {names}
+        if isinstance(names, str)
+        else {"/".join(name) if isinstance(name, tuple) else str(name) for name in names}
+    )
     known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
     for name in sorted(found - known):
-        raise ValueError(f"there is no variable or group {name!r} in the dataset; there are: {sorted(map(str, ds.variables))}")
+        raise ValueError(
+            f"there is no variable or group {name!r} in the dataset; there are: {sorted(map(str, ds.variables))}"
+        )
     return found
 
 
@@ -222,4 +228,10 @@ def _check_paths(ds: xr.Dataset) -> None:
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
     """What reprs say of an entry."""
-    return {"name": entry.name, "class": entry.entry_class, "form": entry.form, "shape": entry.shape, "dtype": entry.variable.dtype}
+    return {
+        "name": entry.name,
+        "class": entry.entry_class,
+        "form": entry.form,
+        "shape": entry.shape,
+        "dtype": entry.variable.dtype,
+    }

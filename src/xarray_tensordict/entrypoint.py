@@ -87,7 +87,9 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         try:
             path = Path(os.fspath(filename_or_obj))
             return any(
-                b'"__tensordict__"' in (path / name).read_bytes() for name in ("zarr.json", ".zattrs") if (path / name).is_file()
+                b'"__tensordict__"' in (path / name).read_bytes()
+                for name in ("zarr.json", ".zattrs")
+                if (path / name).is_file()
             )
         except (OSError, TypeError, ValueError):
             return False
@@ -134,7 +136,9 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         """A DataTree, unlike a dict, needs dims of one name to have one size along each branch."""
         unknown = set(kwargs) - set(self.open_dataset_parameters)
         if unknown:
-            raise TypeError(f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}")
+            raise TypeError(
+                f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}"
+            )
         from .opening import open_tree
 
         opener = partial(open_tree, fit_parents=fit_parents)
@@ -143,7 +147,10 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
 
 
 def _open(
-    source: Any, arguments: dict[str, Any], opener: Callable[[Store, OpenOptions], Any], datasets: Callable[[Any], Iterable[xr.Dataset]]
+    source: Any,
+    arguments: dict[str, Any],
+    opener: Callable[[Store, OpenOptions], Any],
+    datasets: Callable[[Any], Iterable[xr.Dataset]],
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from . import accessor  # noqa: F401 - ds.td is there once the engine was used

@@ -36,24 +36,27 @@ class UnreadableError(Exception):
 def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, Any]:
     """The attributes of `obj` that a user should see; those without a Python value are added to `left_out`."""
     attrs: dict[str, Any] = {}
-    for name in obj.attrs:
+    try:
+        names = list(obj.attrs)
+    except Exception as err:  # h5py raises nearly anything here: broken attributes must not hide the object
+        left_out.append(LeftOut(key, f"its attributes cannot be listed: {err}"))
+        return attrs
+    for name in names:
         if name in _HIDDEN:
             continue
         try:
             attrs[name] = _read_attribute(obj, name)
         except UnreadableError as err:
             left_out.append(LeftOut(key, f"attribute {name!r} is {err}"))
-        except Exception as err:  # h5py raises nearly anything here: one broken attribute must not hide the object
+        except Exception as err:  # as above
             left_out.append(LeftOut(key, f"attribute {name!r} cannot be read: {err}"))
     return attrs
 
 
 def marker(obj: Any, name: str) -> Any:
     """The value of an attribute of the format itself, None if it is absent or cannot be read."""
-    if not h5py.h5a.exists(obj.id, name.encode()):
-        return None
     try:
-        value = obj.attrs[name]
+        value = obj.attrs[name] if h5py.h5a.exists(obj.id, name.encode()) else None
     except Exception:  # as above; a broken marker is no marker
         return None
     if isinstance(value, bytes):

@@ -104,13 +104,12 @@ class ScaleTable:
 def _largest_use(scale: Any) -> int:
     """The largest extent of the axes that `scale` is attached to, which is the size of an unlimited dimension."""
     size = 0
-    if not h5py.h5a.exists(scale, b"REFERENCE_LIST"):
-        return size
-    for reference, axis in h5py.Dataset(scale).attrs["REFERENCE_LIST"]:
+    uses = h5py.Dataset(scale).attrs["REFERENCE_LIST"] if h5py.h5a.exists(scale, b"REFERENCE_LIST") else ()
+    for reference, axis in uses:
         try:
             shape = h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()
-        except (ValueError, OSError, RuntimeError, AttributeError):
-            continue  # the variable was deleted
+        except Exception:  # the variable was deleted, or is corrupt: h5py raises nearly anything
+            shape = ()
         if axis < len(shape):
             size = max(size, shape[axis])
     return size

@@ -25,6 +25,10 @@ from .model import Key, LeftOut, StoredGroup, group_name
 _LISTED_GROUPS = 20  # as many as an error message names
 
 
+class _NoGroupError(KeyError):
+    """There is no such group; to the caller a KeyError, or an OSError from `Hdf5Store.open`."""
+
+
 @dataclass
 class _Node:
     """A group, or records shown as one, found by following names from the opened group.
@@ -55,6 +59,7 @@ class _Members:
     groups: list[str] = field(default_factory=list)
     types: list[tuple[str, bytes]] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
+    broken: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +130,12 @@ class Hdf5Store:
         try:
             with opened.locked() as base:
                 store._find(base, ())
-        except KeyError as err:
+        except _NoGroupError as err:
             opened.close()
             raise OSError(err.args[0]) from None
-        except BaseException:
+        except Exception as err:  # h5py raises nearly anything for a corrupt file
             opened.close()
-            raise
+            raise OSError(f"{opened.description!r} cannot be read: {err.args[0] if err.args else err}") from err
         return store
 
     @property
@@ -177,7 +182,7 @@ class Hdf5Store:
         for name in names:
             found = self._step(node, name)
             if found is None:
-                raise KeyError(self._no_group(base, names))
+                raise _NoGroupError(self._no_group(base, names))
             node = found
         return node
 
@@ -223,6 +228,8 @@ class Hdf5Store:
             out.recorded = parse_batch_record(record, where)
         members = _list_members(node.obj, {identity(group) for group in node.chain})
         out.left_out += [LeftOut((*out.key, name), reason) for name, reason in members.left_out]
+        if members.broken is not None:
+            out.left_out.append(LeftOut(out.key, members.broken))
         facts = self._facts(node, members)
         taken = {name for name, _ in members.datasets} | set(members.groups)
         groups = list(members.groups)
@@ -275,9 +282,8 @@ class Hdf5Store:
         def shared() -> list[_Shared]:
             return [*(self._shared_by(group) for group in above), own]
 
-        file_root = node.obj.file["/"]
-        netcdf = "_NCProperties" in file_root.attrs or bool(own.dimension_ids)
-        marked = netcdf or bool(own.scales) or BATCH_ATTR in file_root.attrs or BATCH_ATTR in node.chain[-1].attrs
+        netcdf = bool(own.dimension_ids) or marker(node.chain[0], "_NCProperties") is not None
+        marked = netcdf or bool(own.scales) or any(marker(group, BATCH_ATTR) is not None for group in node.chain)
         return GroupFacts(
             self._source,
             self._scales,
@@ -300,11 +306,14 @@ class Hdf5Store:
         numbers: dict[int, Scale] = {}
         scales = []
         for name, dataset in members.datasets:
-            if dataset.shape and is_scale(dataset):
-                scales.append(self._scales.add(dataset, name))
-                number = dataset.attrs.get("_Netcdf4Dimid")
-                if number is not None:
-                    numbers[int(np.ravel(number)[0])] = scales[-1]
+            try:
+                if dataset.shape and is_scale(dataset):
+                    scales.append(self._scales.add(dataset, name))
+                    number = marker(dataset, "_Netcdf4Dimid")
+                    if number is not None:
+                        numbers[int(np.ravel(number)[0])] = scales[-1]
+            except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
+                continue
         return _Shared(numbers, members.types, tuple(scales))
 
 
@@ -343,23 +352,29 @@ def _record_at(dtype: np.dtype[Any], fields: tuple[str, ...]) -> tuple[np.dtype[
 def _list_members(group: Any, enclosing: set[Any]) -> _Members:
     """Open the members of `group`; links to the groups `enclosing` it would never end, and are left out."""
     members = _Members()
-    for name in group:
+    try:
+        names = list(group)
+    except Exception as err:  # a corrupt index of links; h5py raises nearly anything
+        members.broken = f"its members cannot be listed: {err.args[0] if err.args else err}"
+        return members
+    for name in names:
         try:
-            member = group[name]
-        except Exception as err:  # a dangling link, a corrupt object: h5py raises nearly anything here
+            _add_member(members, name, group[name], enclosing)
+        except Exception as err:  # a dangling link, a corrupt object; as above
             members.left_out.append((name, _why_not_opened(group, name, err)))
-            continue
-        if isinstance(member, h5py.Datatype):
-            if h5py.check_enum_dtype(member.dtype) is not None:
-                members.types.append((name, member.id.encode()))
-        elif isinstance(member, h5py.Group):
-            if identity(member) in enclosing:
-                members.left_out.append((name, "it is a link to an enclosing group, and is not followed"))
-            else:
-                members.groups.append(name)
-        else:
-            members.datasets.append((name, member))
     return members
+
+
+def _add_member(members: _Members, name: str, member: Any, enclosing: set[Any]) -> None:
+    if isinstance(member, h5py.Datatype):
+        if h5py.check_enum_dtype(member.dtype) is not None:
+            members.types.append((name, member.id.encode()))
+    elif isinstance(member, h5py.Dataset):
+        members.datasets.append((name, member))
+    elif identity(member) in enclosing:
+        members.left_out.append((name, "it is a link to an enclosing group, and is not followed"))
+    else:
+        members.groups.append(name)
 
 
 def _why_not_opened(group: Any, name: str, err: Exception) -> str:

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .batch_rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
-from .model import ArrayInfo, EntryClass, EvidenceKind, GroupBatch, Inference, Key, Kind, RecordedBatch, Role, group_name
+from .model import (
+    ArrayInfo,
+    EntryClass,
+    EvidenceKind,
+    GroupBatch,
+    Inference,
+    Key,
+    Kind,
+    RecordedBatch,
+    Role,
+    group_name,
+)
 from .voting import feature_dims, sparse_kind, voters_of
 
 __all__ = ["ArrayInfo", "EntryClass", "EvidenceKind", "GroupBatch", "Inference", "Kind", "Role", "infer_batch"]
@@ -71,7 +82,9 @@ def infer_batch(
     ordered = tuple(arrays)
     tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where)
     tree.decide((), None, given)
-    classes = {info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.is_sparse(info.key[:-1])) for info in ordered}
+    classes = {
+        info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.is_sparse(info.key[:-1])) for info in ordered
+    }
     return Inference(tree.batches, classes, tuple(dict.fromkeys(tree.warnings)))
 
 
@@ -156,7 +169,9 @@ class _Tree:
         ballot = self.ballot(key)
         below = [info for info in self.arrays if info.key[: len(key)] == key]
         if not ballot.voters:
-            voters = [voter for child in self.children if child[: len(key)] == key for voter in self.ballot(child).voters]
+            voters = [
+                voter for child in self.children if child[: len(key)] == key for voter in self.ballot(child).voters
+            ]
             ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where)
         elif not isinstance(given, int):
             ballot = Ballot(ballot.voters, tuple(below), ballot.reach, ballot.stops, ballot.where)

@@ -128,7 +128,9 @@ def own_array_record(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def decode_non_tensor(payload: bytes, attrs: Mapping[str, Any], where: str, *, allow_pickle: bool) -> tuple[np.ndarray[Any, Any], int]:
+def decode_non_tensor(
+    payload: bytes, attrs: Mapping[str, Any], where: str, *, allow_pickle: bool
+) -> tuple[np.ndarray[Any, Any], int]:
     """Decode the payload of a non-tensor entry.
 
     Returns

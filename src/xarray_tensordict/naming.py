@@ -17,7 +17,12 @@ DimsArgument = Mapping[str, Sequence[str | EllipsisType]]
 
 
 def given_dims(
-    argument: DimsArgument | None, key: Key, recorded: Sequence[str | None], shape: Sequence[int], *, batch: Sequence[str | None] | None = None
+    argument: DimsArgument | None,
+    key: Key,
+    recorded: Sequence[str | None],
+    shape: Sequence[int],
+    *,
+    batch: Sequence[str | None] | None = None,
 ) -> tuple[str | None, ...]:
     """Apply the caller's ``dims=`` to one array.
 
@@ -55,7 +60,9 @@ def given_dims(
         return tuple(recorded)
     name, count = "/".join(key), sum(entry is ... for entry in names)
     if count > 1 or len(names) - count > len(shape):
-        raise ValueError(f"dims: {name!r} has {len(shape)} axes (shape {list(shape)}), which {tuple(names)!r} does not fit")
+        raise ValueError(
+            f"dims: {name!r} has {len(shape)} axes (shape {list(shape)}), which {tuple(names)!r} does not fit"
+        )
     if not count:
         return (*recorded[: len(shape) - len(names)], *_strings(names, name))
     where = [entry is ... for entry in names].index(True)
@@ -75,7 +82,11 @@ def _lookup(argument: DimsArgument | None, key: Key) -> tuple[str | EllipsisType
         return _as_tuple(argument[name])
     matches = [pattern for pattern in argument if fnmatch.fnmatchcase(name, pattern)]
     # the most telling glob wins: the one with most plain characters
-    return _as_tuple(argument[max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))]) if matches else None
+    return (
+        _as_tuple(argument[max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))])
+        if matches
+        else None
+    )
 
 
 def _as_tuple(names: str | Sequence[str | EllipsisType]) -> tuple[str | EllipsisType, ...]:
@@ -127,7 +138,9 @@ def name_batch(batch: GroupBatch) -> Dims:
     return tuple(dim or f"batch_{axis}" for axis, dim in enumerate(batch.dims))
 
 
-def settle_sizes(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], fixed: Mapping[str, int]) -> tuple[dict[Key, Dims], list[str]]:
+def settle_sizes(
+    named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], fixed: Mapping[str, int]
+) -> tuple[dict[Key, Dims], list[str]]:
     """Resolve names that have two sizes among the arrays of one group.
 
     The size of the dim's own coordinate, or else of `fixed`, or else of the first array by name keeps the name;
@@ -188,7 +201,9 @@ def qualify(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], in
     return qualified
 
 
-def _owners(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], inference: Inference) -> dict[tuple[Key, str, int], Key]:
+def _owners(
+    named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], inference: Inference
+) -> dict[tuple[Key, str, int], Key]:
     """For each group, dim and size the topmost group (not the root) from which the dim comes down."""
     used: dict[Key, set[tuple[str, int]]] = {}
     for key, dims in named.items():

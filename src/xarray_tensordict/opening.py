@@ -95,7 +95,8 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     infos: dict[Key, ArrayInfo] = {}
     for group in by_key.values():
         dims = {
-            name: given_dims(options.dims, (*group.key, name), array.dims, array.shape) for name, array in group.arrays.items()
+            name: given_dims(options.dims, (*group.key, name), array.dims, array.shape)
+            for name, array in group.arrays.items()
         }
         infos.update((info.key, info) for info in describe_group(group, dims))
     infos = {key: _with_recorded_names(info, by_key) for key, info in infos.items()}
@@ -127,7 +128,9 @@ def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
                 del group.arrays[name]
 
 
-def _infer(store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], options: OpenOptions) -> Inference | None:
+def _infer(
+    store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], options: OpenOptions
+) -> Inference | None:
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
@@ -160,7 +163,10 @@ def _name(
         batch = inference.groups.get(key, nothing) if inference else nothing
         first = {
             info.key: name_axes(
-                info, batch, batched=inference is not None and inference.classes[info.key] == "batched", argument=argument
+                info,
+                batch,
+                batched=inference is not None and inference.classes[info.key] == "batched",
+                argument=argument,
             )
             for info in members
         }
@@ -197,7 +203,9 @@ def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
 def _assemble(layout: Layout, options: OpenOptions) -> xr.Dataset:
     """Decode each group by itself, then flatten."""
     shapes = {key: layout.infos[key].shape for key in layout.named}
-    flat = qualify(layout.named, shapes, layout.inference) if layout.inference and len(layout.groups) > 1 else layout.named
+    flat = (
+        qualify(layout.named, shapes, layout.inference) if layout.inference and len(layout.groups) > 1 else layout.named
+    )
     variables: dict[str, xr.Variable] = {}
     coord_names: set[str] = set()
     attrs: dict[str, Any] = {}
@@ -219,7 +227,9 @@ def _assemble(layout: Layout, options: OpenOptions) -> xr.Dataset:
 
 def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     """A variable of a nested group in the flat view: other dims, and no reference to names of its own group."""
-    encoding = {name: value for name, value in variable.encoding.items() if name not in {"coordinates", "preferred_chunks"}}
+    encoding = {
+        name: value for name, value in variable.encoding.items() if name not in {"coordinates", "preferred_chunks"}
+    }
     if "preferred_chunks" in variable.encoding:
         chunks = variable.encoding["preferred_chunks"]
         encoding["preferred_chunks"] = {dims.get(dim, dim): size for dim, size in chunks.items()}
@@ -228,18 +238,26 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     return moved
 
 
-def _decode_group(group: StoredGroup, layout: Layout, options: OpenOptions) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
-    variables = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
+def _decode_group(
+    group: StoredGroup, layout: Layout, options: OpenOptions
+) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
+    everything = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
+    # non-tensor entries were decoded by the reader, and CF has no word for them
+    variables = {name: variable for name, variable in everything.items() if not group.arrays[name].non_tensor}
     try:
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
-    except Exception:  # noqa: BLE001 - one variable that cannot be decoded never makes the rest unreadable
-        variables = {name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)}
+    except Exception:
+        variables = {
+            name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)
+        }
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
     decoded = {
         str(name): restore(variable, group.arrays[name].record) if name in group.arrays else variable
         for name, variable in decoded.items()
     }
     names = {str(name) for name in coords}
+    kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
+    decoded = {name: kept[name] for name in (*everything, *decoded) if name in kept}
     for name, variable in decoded.items():
         role = group.arrays[name].role if name in group.arrays else None
         if variable.dims == (name,) or role == "coord":
@@ -252,8 +270,10 @@ def _decode_group(group: StoredGroup, layout: Layout, options: OpenOptions) -> t
 def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
     try:
         decode_cf_variables({name: variable}, {}, **options.decoders)
-    except Exception as error:  # noqa: BLE001 - see above
-        reason = f"it cannot be decoded ({type(error).__name__}: {error}); open with decode_cf=False to get it as stored"
+    except Exception as error:
+        reason = (
+            f"it cannot be decoded ({type(error).__name__}: {error}); open with decode_cf=False to get it as stored"
+        )
         layout.left_out.append(LeftOut((*group.key, name), reason))
         return False
     return True
@@ -265,7 +285,8 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
         data = indexing.LazilyIndexedArray(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # xarray says of repeated dims that few operations take them
-        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding))
+        # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
+        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")
     if preferred:
         # the reader keyed them by the recorded names
@@ -275,7 +296,9 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     return variable
 
 
-def _dataset(variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]) -> xr.Dataset:
+def _dataset(
+    variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]
+) -> xr.Dataset:
     data: dict[Any, xr.Variable] = {name: variable for name, variable in variables.items() if name not in coord_names}
     coords = {name: variable for name, variable in variables.items() if name in coord_names}
     if NONE_VAR_NAME in data:

@@ -50,7 +50,9 @@ def _key(path: str) -> Key:
     return tuple(part for part in path.split("/") if part)
 
 
-def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None, use_record: bool = True) -> Inference:
+def infer_dataset(
+    ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None, use_record: bool = True
+) -> Inference:
     """Infer the batch of a Dataset from its variables and its record."""
     recorded = read_record(ds.attrs) if use_record and given is None else {}
     return infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})

@@ -121,7 +121,9 @@ def _format_of_path(path: str, description: str) -> str:
         return "hdf5" if path.endswith((".h5", ".hdf5", ".nc", ".nc4")) else "zarr"
     local = Path(path.removeprefix("file://"))
     if not local.exists():
-        raise FileNotFoundError(f"No such file or directory: {description!r}. Check the spelling; relative paths start at {str(Path.cwd())!r}")
+        raise FileNotFoundError(
+            f"No such file or directory: {description!r}. Check the spelling; relative paths start at {str(Path.cwd())!r}"
+        )
     if local.is_dir():
         return _format_of_folder(local, description)
     with local.open("rb") as file:

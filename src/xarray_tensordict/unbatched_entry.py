@@ -23,7 +23,14 @@ LARGEST_LIST = 1024
 """Arrays of more elements than this are kept as base64: JSON lists of numbers are about five times as long."""
 
 
-def encode_array(values: np.ndarray[Any, Any], dims: tuple[str, ...], *, attrs: Mapping[str, Any], role: str, torch_dtype: str | None = None) -> dict[str, Any]:
+def encode_array(
+    values: np.ndarray[Any, Any],
+    dims: tuple[str, ...],
+    *,
+    attrs: Mapping[str, Any],
+    role: str,
+    torch_dtype: str | None = None,
+) -> dict[str, Any]:
     """Encode one array for the entry.
 
     Parameters
@@ -43,7 +50,9 @@ def encode_array(values: np.ndarray[Any, Any], dims: tuple[str, ...], *, attrs: 
     dtype = values.dtype
     plain = values.view("int64") if dtype.kind in "mM" else values
     plain = np.ascontiguousarray(plain).astype(plain.dtype.newbyteorder("="), copy=False).reshape(values.shape)
-    listable = plain.dtype.kind in "biu" or (plain.dtype.kind == "f" and plain.dtype.itemsize <= 8 and bool(np.isfinite(plain).all()))
+    listable = plain.dtype.kind in "biu" or (
+        plain.dtype.kind == "f" and plain.dtype.itemsize <= 8 and bool(np.isfinite(plain).all())
+    )
     encoded: dict[str, Any] = {
         "dims": list(dims),
         "dtype": dtype.newbyteorder("=").name if dtype.kind not in "mM" else dtype.newbyteorder("=").str.lstrip("<>="),

@@ -14,7 +14,13 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-_NEEDED = ("MemoryCachedArray", "CopyOnWriteArray", "LazilyIndexedArray", "NumpyIndexingAdapter", "PandasIndexingAdapter")
+_NEEDED = (
+    "MemoryCachedArray",
+    "CopyOnWriteArray",
+    "LazilyIndexedArray",
+    "NumpyIndexingAdapter",
+    "PandasIndexingAdapter",
+)
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
 if _MISSING:
     raise ImportError(

@@ -98,15 +98,29 @@ class ZarrGroupStore:
             Where its metadata cannot be read.
         """
         if isinstance(source, zarr.Group):
-            return cls(_child(source, root, description), description=description, owns=False, allow_pickle=allow_pickle, mask=mask)
+            return cls(
+                _child(source, root, description),
+                description=description,
+                owns=False,
+                allow_pickle=allow_pickle,
+                mask=mask,
+            )
         if isinstance(source, str) and os.path.isfile(source):
             # a zip archive; zarr itself goes by the ending of the name
             source, consolidated = zarr.storage.ZipStore(source, mode="r"), False
             group = _open_root(source, description, consolidated, None, zarr_format)
-            return cls(_child(group, root, description), description=description, owns=True, allow_pickle=allow_pickle, mask=mask)
+            return cls(
+                _child(group, root, description),
+                description=description,
+                owns=True,
+                allow_pickle=allow_pickle,
+                mask=mask,
+            )
         group = _open_root(source, description, consolidated, storage_options, zarr_format)
         owns = not isinstance(source, zarr.abc.store.Store)
-        return cls(_child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask)
+        return cls(
+            _child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask
+        )
 
     @property
     def description(self) -> str:
@@ -160,7 +174,9 @@ def _open_root(
             f"{description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; check the path"
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{description}: the metadata of the root group cannot be read ({error}); it is corrupt") from error
+        raise ValueError(
+            f"{description}: the metadata of the root group cannot be read ({error}); it is corrupt"
+        ) from error
     except ValueError as error:
         if consolidated is None and not isinstance(error, NodeNotFoundError):
             # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
@@ -171,7 +187,11 @@ def _open_root(
 def _is_remote(source: Any) -> bool:
     if isinstance(source, (zarr.storage.FsspecStore, zarr.storage.ObjectStore)):
         return True
-    return isinstance(source, (str, os.PathLike)) and "://" in os.fspath(source) and not os.fspath(source).startswith("file://")
+    return (
+        isinstance(source, (str, os.PathLike))
+        and "://" in os.fspath(source)
+        and not os.fspath(source).startswith("file://")
+    )
 
 
 def _child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
@@ -220,10 +240,12 @@ class _GroupReader:
             else:
                 self._add(name, member)
         self._settle_scalars()
-        shown = {name: value for name, value in attrs.items() if name not in MARKER_ATTRS and not name.lower().startswith("_nc")}
-        return StoredGroup(
-            self._key, self._arrays, tuple(self._groups), shown, recorded, frozenset(), self._left_out
-        )
+        shown = {
+            name: value
+            for name, value in attrs.items()
+            if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
+        }
+        return StoredGroup(self._key, self._arrays, tuple(self._groups), shown, recorded, frozenset(), self._left_out)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
@@ -238,7 +260,7 @@ class _GroupReader:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 members = sorted(self._node.members())
-        except Exception:  # noqa: BLE001 - any one member can raise anything; each is tried by itself
+        except Exception:
             yield from self._members_one_by_one()
             return
         if any("not recognized as a component" in str(warning.message) for warning in caught):
@@ -260,7 +282,7 @@ class _GroupReader:
                     member = self._node[name]
                 except KeyError:
                     continue
-                except Exception as error:  # noqa: BLE001 - see above
+                except Exception as error:
                     self._try_codes(name, error)
                     continue
             yield name, member
@@ -269,7 +291,7 @@ class _GroupReader:
         """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
         try:
             array, torch_dtype = _open_as_codes(self._node, name)
-        except Exception:  # noqa: BLE001 - the first error says more
+        except Exception:
             reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
             return
@@ -278,7 +300,7 @@ class _GroupReader:
     def _add(self, name: str, array: zarr.Array[Any], torch_dtype: str | None = None) -> None:
         try:
             self._add_checked(name, array, torch_dtype)
-        except Exception as error:  # noqa: BLE001 - one unreadable member never makes the rest unreadable
+        except Exception as error:
             reason = f"it cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
 
@@ -291,7 +313,10 @@ class _GroupReader:
         stored = self._through_xarray(name, array, dims, raw=not named, mask=by_xarray)
         if torch_dtype is not None:
             stored.data = WidenedArray(stored.data, torch_dtype)
-            stored.encoding = {"torch_dtype": torch_dtype, "preferred_chunks": stored.encoding.get("preferred_chunks", {})}
+            stored.encoding = {
+                "torch_dtype": torch_dtype,
+                "preferred_chunks": stored.encoding.get("preferred_chunks", {}),
+            }
             stored.attrs.pop("_FillValue", None)
         stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
         marked = STACK_ATTR in attrs
@@ -304,7 +329,9 @@ class _GroupReader:
         if stored.dtype.names:
             self._add_fields(name, stored)
         elif stored.dtype.kind == "V":
-            self._left_out.append(LeftOut((*self._key, name), f"its dtype {stored.dtype} holds raw bytes without a meaning"))
+            self._left_out.append(
+                LeftOut((*self._key, name), f"its dtype {stored.dtype} holds raw bytes without a meaning")
+            )
         else:
             self._arrays[name] = stored
 
@@ -318,7 +345,10 @@ class _GroupReader:
             return
         own = own_array_record(attrs.get(ARRAY_ATTR))
         if "shape" in own:
-            value, ndim = stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])), len(own["shape"])
+            value, ndim = (
+                stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])),
+                len(own["shape"]),
+            )
         shown = {k: v for k, v in attrs.items() if k not in MARKER_ATTRS and k != DIMENSION_KEY}
         dims: tuple[str | None, ...] = tuple(own.get("dims") or (None,) * value.ndim)
         self._arrays[name] = StoredArray(
@@ -338,7 +368,9 @@ class _GroupReader:
     ) -> tuple[tuple[str | None, ...], bool, bool]:
         """The dims the store records, whether it records any, and whether it does so as xarray (or netCDF) writes."""
         metadata: Any = array.metadata
-        found: Any = getattr(metadata, "dimension_names", None) if metadata.zarr_format == 3 else attrs.get(DIMENSION_KEY)
+        found: Any = (
+            getattr(metadata, "dimension_names", None) if metadata.zarr_format == 3 else attrs.get(DIMENSION_KEY)
+        )
         if found is None and self._owner._nczarr:
             found = _nczarr_dims(self._node, name, attrs)
         if found is not None and len(found) == array.ndim:

@@ -20,6 +20,7 @@ from xarray.tests.conftest import (  # noqa: F401 - fixtures that the tests ask 
     time_unit,
     use_dask,
 )
+
 from xarray_tensordict.entrypoint import TensorDictBackendEntrypoint
 
 # parameters of the engines that stand aside; the tests pass them, and they do not change what is read
