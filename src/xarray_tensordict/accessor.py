@@ -229,6 +229,35 @@ class DataTreeAccessor:
 
         return tree_to_tensordict(self._dt, batch_dims, **options)
 
+    def concat(self, dim: str, *, index: str = "episode", step: str = "step") -> xr.Dataset:
+        """Concatenate episodes of different lengths into one lazy Dataset.
+
+        The episodes are the groups in this node that have a batch of their own, in natural order (``demo_2`` before
+        ``demo_12``), nested keys kept; or one table, cut by ``episode_ends`` (in the node or in ``meta``) or by a column
+        of episode numbers.
+
+        Parameters
+        ----------
+        dim
+            The name of the common batch dim.
+        index, step
+            The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
+            ``ds["episode"].attrs["names"]`` are the names of the groups.
+
+        Returns
+        -------
+        xr.Dataset
+            Backed by dask, one chunk for each episode, where groups were concatenated.
+
+        Raises
+        ------
+        ValueError
+            Where there are no episodes; or where an entry is missing in one, or has another dtype or feature size.
+        """
+        from .episodes import concat
+
+        return concat(self._dt, dim, index=index, step=step)
+
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node."""
         from .writing import tree_to_zarr

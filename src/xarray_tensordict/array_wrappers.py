@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from xarray.backends.common import BackendArray
+from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
@@ -64,3 +65,26 @@ class WidenedArray(_Wrapped):
         native = codes.astype(codes.dtype.newbyteorder("="))
         tensor = torch.from_numpy(np.atleast_1d(native)).view(getattr(torch, self._torch_dtype))
         return tensor.to(torch.float32).numpy().reshape(codes.shape)
+
+
+class TextArray(_Wrapped):
+    """Fixed-length bytes of a store that nobody wrote for xarray, read as text; bytes that are no UTF-8 stay bytes."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        self.dtype = create_vlen_dtype(str)
+        self.shape = tuple(array.shape)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        encoded = self._read_wrapped(key)
+        text = np.empty(encoded.shape, dtype=object)
+        for index in np.ndindex(encoded.shape):
+            text[index] = _as_text(encoded[index])
+        return text if text.ndim else text.item()
+
+
+def _as_text(value: bytes) -> str | bytes:
+    try:
+        return bytes(value).decode("utf-8")
+    except UnicodeDecodeError:
+        return bytes(value)

@@ -40,7 +40,7 @@ def _probe() -> list[str]:
 
     missing = [f"PersistentTensorDict.{name}" for name in _OF_THE_CLASS if not hasattr(PersistentTensorDict, name)]
     wanted = {
-        "tensordict.persistent": ("_PersistentBackend",),
+        "tensordict.persistent": ("_H5Backend", "_PersistentBackend"),
         "tensordict.base": ("NO_DEFAULT", "_register_tensor_class"),
         "tensordict._pytree": ("_register_td_node",),
         "tensordict._td_memmap": ("_memmap_filename",),
@@ -72,10 +72,11 @@ _check(_probe())
 from tensordict._pytree import _register_td_node  # noqa: E402 - after the probe
 from tensordict._td_memmap import _memmap_filename  # noqa: E402
 from tensordict.base import NO_DEFAULT, _register_tensor_class  # noqa: E402
-from tensordict.persistent import _PersistentBackend  # noqa: E402
+from tensordict.persistent import _H5Backend, _PersistentBackend  # noqa: E402
 
 __all__ = [
     "NO_DEFAULT",
+    "H5GroupDialect",
     "XarrayDialect",
     "memmap_filename",
     "metadata_of",
@@ -95,6 +96,13 @@ def metadata_of(td: Any, key: Any) -> dict[str, Any]:
     """What a ``PersistentTensorDict`` says of an entry without reading it: shape, and dtype if it is a tensor."""
     metadata: dict[str, Any] = td._get_metadata(key)
     return metadata
+
+
+class H5GroupDialect(_H5Backend):
+    """tensordict's own dialect of HDF5, for a group of a file: ``close()`` closes the file, a group has no such method."""
+
+    def close(self, file: Any) -> None:
+        file.file.close()
 
 
 class XarrayDialect(_PersistentBackend):

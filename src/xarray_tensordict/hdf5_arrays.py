@@ -299,7 +299,7 @@ def _read(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...], *, boxed:
 def _read_by_chunk(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...], axis: int) -> np.ndarray[Any, Any]:
     """Read rows of a chunked dataset chunk by chunk.
 
-    Given all rows at once, HDF5 compares each chunk with each row (measured: 10000 rows of 1000 chunks, 0.8 s; so, 0.08 s).
+    HDF5 compares each chunk with each row (measured: 10000 rows of 1000 chunks at once 0.8 s, chunk by chunk 0.08 s).
     """
     rows = key[axis]
     borders = np.flatnonzero(np.diff(rows // dataset.chunks[axis])) + 1

@@ -79,7 +79,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             return default
         if isinstance(node, Group):
             return self._nested(unravel_key(key))
-        return self._read(node, None)
+        return self._read(node)
 
     _get_tuple = _get_str
 
@@ -89,21 +89,23 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             return default
         if isinstance(node, Group):
             return self._nested(unravel_key(key))[idx]
-        if node.form != "value":
-            return self._read(node, idx)
-        return self._read(node, None)[idx]
+        return self._read_array_at(node, idx)
 
     _get_at_tuple = _get_at_str
 
     def _read_array_at(self, array: Leaf, idx: Any) -> Any:
-        return self._read(array, idx)
+        """Read the part of one entry that an index picks."""
+        shape = self.batch_size if array.form == "value" else array.shape
+        return self._read(array, select(idx, shape, what=repr(array.name)))
 
-    def _read(self, leaf: Leaf, idx: Any) -> Any:
-        """Read one entry, or with an index the part of it that the index picks."""
+    def _read(self, leaf: Leaf, selection: Selection | None = None) -> Any:
+        """Read one entry, or what was selected of it."""
         self.file.source.check_open()
-        selection = None if idx is None else select(idx, leaf.shape, what=repr(leaf.name))
+        batch = self.batch_size
+        if selection is not None:
+            batch = torch.Size((*selection.picked, *batch[len(selection.sizes) :]))
         (array,) = read_together([(leaf, selection)])
-        return self._sent(leaf.finish(array, selection, self.batch_size))
+        return self._sent(leaf.finish(array, selection, batch))
 
     def _sent(self, value: Any) -> Any:
         return value if self._device is None else value.to(self._device)
@@ -260,10 +262,10 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
                 below = None if filename is None else Path(filename.removesuffix(".memmap"))
                 value: Any = self._nested(name)._mapped(below, like=like, existsok=existsok, robust_key=robust_key)
             elif member.form != "tensor":
-                value = self._read(member, None).to("cpu")
+                value = self._read(member).to("cpu")
             else:
                 tensor = (
-                    torch.zeros((), dtype=member.dtype).expand(member.shape) if like else self._read(member, None).cpu()
+                    torch.zeros((), dtype=member.dtype).expand(member.shape) if like else self._read(member).cpu()
                 )
                 value = MemoryMappedTensor.from_tensor(tensor, filename=filename, copy_data=not like, existsok=existsok)
             td.set(name, value)

@@ -33,7 +33,7 @@ class LeftOut:
     reason: str
 
     def __str__(self) -> str:
-        return f"{'/'.join(self.key)!r}: {self.reason}"
+        return f"{'/'.join(self.key) or '/'!r}: {self.reason}"
 
 
 @dataclass

@@ -75,10 +75,12 @@ def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     batches
         Batch dims of each group; those not mentioned follow the group above.
     """
-    inferred = infer_dataset(ds, use_record=False)
-    wanted = _complete(batches, inferred.groups)
-    if all(inferred.groups[key].dims == dims for key, dims in wanted.items() if key in inferred.groups):
-        return ds
+    for use_record in (False, True):
+        # a record that is there and says the same stays as it is
+        inferred = infer_dataset(ds, use_record=use_record)
+        wanted = _complete(batches, inferred.groups)
+        if all(inferred.groups[key].dims == dims for key, dims in wanted.items() if key in inferred.groups):
+            return ds
     return with_record(ds, batches)
 
 

@@ -16,7 +16,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
-from .dialect import metadata_of
+from .dialect import H5GroupDialect, metadata_of
 from .entries import Entry, Plan, plan_entries, td_names
 from .lazy_nodes import Leaf, read_together
 from .model import Key
@@ -144,10 +144,7 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
     found: dict[Key, type] = {}
     for key in bare.keys(include_nested=True):
         found[(key,) if isinstance(key, str) else key] = bare.entry_class(key)
-    groups = {key for key, cls in found.items() if issubclass(cls, PersistentTensorDict)}
     entries = {entry.key: entry for entry in plan.entries}
-    for key in sorted({*found} - groups - {*entries}):
-        yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
     for key, entry in entries.items():
         if key not in found:
             yield f"tensordict does not see {entry.name!r}"
@@ -155,6 +152,9 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
         difference = _entry_difference(bare, key, Leaf.of(entry), found[key])
         if difference is not None:
             yield f"{entry.name!r} {difference}"
+    for key in sorted(found):
+        if key not in entries and not issubclass(found[key], PersistentTensorDict):
+            yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
 
 
 def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: type) -> str | None:
@@ -207,6 +207,8 @@ def _bare(store: Any, group: str | None, plan: Plan, description: str, mode: str
 
             store = h5py.File(os.fspath(store), mode)
         td = PersistentTensorDict(group=store[inner] if inner else store, backend="h5", **options)
+        if inner:
+            td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
     _settle(td, plan)
     return td
 

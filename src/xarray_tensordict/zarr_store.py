@@ -20,7 +20,7 @@ from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from zarr.core.sync import sync
 from zarr.errors import GroupNotFoundError, NodeNotFoundError
 
-from .array_wrappers import FieldArray, WidenedArray
+from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -306,6 +306,10 @@ class _GroupReader:
 
     def _add_checked(self, name: str, array: zarr.Array[Any], torch_dtype: str | None) -> None:
         attrs = dict(array.attrs)
+        if self._listed_only(name):
+            reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
         if NON_TENSOR_ATTR in attrs:
             self._add_non_tensor(name, array, attrs)
             return
@@ -326,6 +330,8 @@ class _GroupReader:
             stored.role = own["role"]
         elif (marked or stored.raw) and stored.dtype.kind in "OSUTVMm":
             stored.role = "coord"
+        if stored.raw and stored.dtype.kind == "S":
+            stored.data = TextArray(stored.data)
         if stored.dtype.names:
             self._add_fields(name, stored)
         elif stored.dtype.kind == "V":
@@ -334,6 +340,15 @@ class _GroupReader:
             )
         else:
             self._arrays[name] = stored
+
+    def _listed_only(self, name: str) -> bool:
+        """Whether stale consolidated metadata lists an array that is gone: zarr would read it as fill values.
+
+        Remote stores are not asked, since that takes a request for each array.
+        """
+        if self._node.metadata.consolidated_metadata is None or _is_remote(self._node.store):
+            return False
+        return not _exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
 
     def _add_non_tensor(self, name: str, array: zarr.Array[Any], attrs: Mapping[str, Any]) -> None:
         where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
