@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import corpus
+from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
 
 
 @pytest.fixture

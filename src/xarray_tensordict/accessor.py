@@ -181,6 +181,78 @@ class DatasetAccessor:
 
         return to_h5(self._ds, path, layout=layout, **options)
 
+    def to_memmap(
+        self,
+        path: Any,
+        batch_dims: BatchDims | None = None,
+        *,
+        coords: bool | Iterable[str] = True,
+        unbatched: Literal["drop", "expand", "raise"] = "drop",
+        exclude: Iterable[str] = (),
+        mode: Literal["w", "w-"] = "w",
+        progress: bool = False,
+    ) -> None:
+        """Write a memory-mapped tensordict, which ``tensordict.load(path)`` loads: what ``to_tensordict()`` gives.
+
+        Variables backed by dask are streamed, block by block; others that are not in memory are read some rows at a time.
+
+        Parameters
+        ----------
+        path
+            A folder. It is written beside and renamed: a memory-mapped tensordict that is there is replaced when all is
+            written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
+            ``.tdz`` gives an archive.
+        batch_dims
+            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
+        coords
+            Whether coordinates become entries, or the names of those that do.
+        unbatched
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out,
+            "expand" writes them once for each element of the batch, "raise" raises. tensordict cannot memory-map
+            unbatched tensors; ``to_zarr`` and ``to_h5`` keep them.
+        exclude
+            Names of variables or of groups to leave out.
+        mode
+            "w" replaces what is there, "w-" refuses it.
+        progress
+            Show dask's progress bar.
+
+        Raises
+        ------
+        FileExistsError
+            Where there is something at the path that is not replaced.
+        TypeError, ValueError, OverflowError
+            For what a memory-mapped tensordict cannot hold: dates of other calendars or outside 1678 to 2262, objects
+            that are no JSON, entries called ``shape``, ``device`` or ``_type``. The target has not been touched.
+
+        Notes
+        -----
+        A memory-mapped tensordict holds names of the batch dims, and neither those of other dims nor attributes;
+        ``xarray_tensordict.to_dataset(td, template=ds)`` gives them back.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
+        >>> path = tempfile.mkdtemp() + "/era"
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))})
+        >>> ds.td.to_memmap(path)
+        >>> tensordict.load(path)["t2m"].shape
+        torch.Size([4, 3])
+        """
+        from .memmap_writer import to_memmap
+
+        to_memmap(
+            self._ds,
+            path,
+            batch_dims,
+            coords=coords,
+            unbatched=unbatched,
+            exclude=exclude,
+            mode=mode,
+            progress=progress,
+            inference=self.infer() if batch_dims is None else None,
+        )
+
     def __repr__(self) -> str:
         from .formatting import dataset_repr
 

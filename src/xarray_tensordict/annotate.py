@@ -79,6 +79,11 @@ def annotate(
     """
     source = unwrapped(store)
     description = describe_source(source)
+    if format_of(source, description) == "memmap":
+        raise ValueError(
+            f"{description}: a memory-mapped tensordict records its batch, and has no place for the names of other dims; set "
+            f"td.names with tensordict, or give the names on opening with dims={{...}}"
+        )
     _check_writable(source, description)
     opened = open_store(
         source,

@@ -50,20 +50,27 @@ class FieldArray(_Wrapped):
 
 
 class WidenedArray(_Wrapped):
-    """Values of a torch dtype that numpy lacks (bfloat16, float8), read as the float32 of the same value."""
+    """Values of a torch dtype that numpy lacks, read as float32 (complex32: complex64) of the same value."""
 
     def __init__(self, array: Any, torch_dtype: str) -> None:
         super().__init__(array)
-        self._torch_dtype = torch_dtype
-        self.dtype = np.dtype("float32")
+        self.torch_dtype = torch_dtype
+        self.dtype = np.dtype("complex64" if torch_dtype == "complex32" else "float32")
         self.shape = tuple(array.shape)
+
+    @property
+    def wrapped(self) -> Any:
+        """The array of the codes: integers of the same width."""
+        return self._wrapped
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         import torch
 
         codes = np.array(self._read_wrapped(key))
         native = codes.astype(codes.dtype.newbyteorder("="))
-        tensor = torch.from_numpy(np.atleast_1d(native)).view(getattr(torch, self._torch_dtype))
+        if self.torch_dtype == "complex32":  # torch converts it too, with a warning
+            return native[..., None].view("float16").astype("float32").view("complex64").reshape(codes.shape)
+        tensor = torch.from_numpy(np.atleast_1d(native)).view(getattr(torch, self.torch_dtype))
         return tensor.to(torch.float32).numpy().reshape(codes.shape)
 
 

@@ -13,6 +13,7 @@ from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 
 from .entries import Entry, Plan, Unbatched, plan_entries, td_names
 from .inference import BatchDims
+from .memmap_arrays import mapped_tensor
 from .model import GroupBatch, Inference, Key
 from .record import infer_dataset
 from .tensors import rows_from_numpy, tensor_from_numpy
@@ -50,9 +51,17 @@ def to_tensordict(
 
 
 def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key, Leaf]:
-    values = compute_together([entry.variable for entry in plan.entries])
+    tensors = [entry for entry in plan.entries if entry.form == "tensor"] if copy is False else []
+    found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
+    mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
+    values = compute_together([entry.variable for entry in plan.entries if entry.key not in mapped])
+    rest = iter(values)
     leaves: dict[Key, Leaf] = {}
-    for entry, array in zip(plan.entries, values, strict=True):
+    for entry in plan.entries:
+        if entry.key in mapped:
+            leaves[entry.key] = place_tensor(entry, mapped[entry.key], unbatched)
+            continue
+        array = next(rest)
         # the values of an index must never change, so they are never shared
         share = True if copy is None and is_index_data(entry.variable) else copy
         try:
@@ -94,9 +103,15 @@ def make_leaf(
         return rows_from_numpy(_broadcast_numpy(entry, array), ndim=len(sizes), batch_size=sizes)
     torch_dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype is not None else None
     tensor = tensor_from_numpy(array, name=entry.name, copy=copy, torch_dtype=torch_dtype)
+    return place_tensor(entry, tensor, unbatched)
+
+
+def place_tensor(entry: Entry, tensor: torch.Tensor, unbatched: Unbatched) -> Leaf:
+    """Make the leaf of an entry from its tensor: broadcast to the batch, expanded or unbatched."""
     if entry.entry_class == "partial":
         return broadcast(tensor, entry)
     if entry.entry_class == "unbatched":
+        sizes = entry.batch.sizes
         return tensor.expand(*sizes, *tensor.shape) if unbatched == "expand" else UnbatchedTensor(tensor)
     return tensor
 

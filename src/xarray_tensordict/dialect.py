@@ -20,11 +20,10 @@ from .selection import select
 _WORKS_FROM = "0.15.3"
 
 _OF_THE_CLASS = (
-    "_clone _contains_str _check_batch_size _create_nested_str _create_nested_tuple _del _fill_ _from_dict _get_array "
-    "_get_at_str _get_at_tuple _get_metadata _get_names_idx _get_str _get_sub_tensordict _get_tuple _index_tensordict "
-    "_inplace_on_copies _lock_sub_tensordicts _make_nested _masked_fill_ _maybe_names _memmap_ _open_h5 _open_zarr "
-    "_read_array_at _rename_key _set _set_at_str _set_at_tuple _set_metadata _set_non_tensor _set_str _set_tuple "
-    "_setitem_index _stack_onto_ _to _to_tensordict"
+    "_check_batch_size _clone _create_nested_str _create_nested_tuple _del _fill_ _from_dict _get_array _get_at_str "
+    "_get_at_tuple _get_metadata _get_names_idx _get_str _get_tuple _index_tensordict _inplace_on_copies _make_nested "
+    "_masked_fill_ _maybe_names _memmap_ _open_h5 _open_zarr _read_array_at _rename_key _set _set_at_str _set_at_tuple "
+    "_set_non_tensor _set_str _set_tuple _setitem_index _stack_onto_ _to_tensordict _write_back"
 ).split()
 """The methods that :mod:`.persistent` overrides or calls."""
 
@@ -99,7 +98,7 @@ def metadata_of(td: Any, key: Any) -> dict[str, Any]:
 
 
 class H5GroupDialect(_H5Backend):
-    """tensordict's own dialect of HDF5, for a group of a file: ``close()`` closes the file, a group has no such method."""
+    """tensordict's own dialect of HDF5, for a group of a file: ``close()`` closes the file."""
 
     def close(self, file: Any) -> None:
         file.file.close()

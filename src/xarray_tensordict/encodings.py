@@ -92,11 +92,14 @@ def check_sizes(argument: str, sizes: Mapping[str, int] | None, dims: Mapping[st
         return {}
     if not isinstance(sizes, Mapping):
         raise TypeError(f"{argument}: expected sizes by dim, {{'time': 24}}, found {sizes!r}")
-    for dim, size in sizes.items():
+    given: Mapping[str, Any] = sizes
+    for dim, size in given.items():
         if dim not in dims:
             raise ValueError(f"{argument}: there is no dim {dim!r}; the dims there are: {sorted(dims)}")
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
-            raise ValueError(f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}")
+            raise ValueError(
+                f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}"
+            )
     return {str(dim): int(size) for dim, size in sizes.items()}
 
 
@@ -124,7 +127,11 @@ def zarr_encoding(
         encoding.setdefault("chunks", encoding["shards"])
     elif wanted is not None and wanted == inherited and not chunks and zarr_format == 3:
         own = variable.encoding.get("shards")
-        if isinstance(own, tuple) and len(own) == variable.ndim and all(s % c == 0 for s, c in zip(own, wanted, strict=True)):
+        if (
+            isinstance(own, tuple)
+            and len(own) == variable.ndim
+            and all(s % c == 0 for s, c in zip(own, wanted, strict=True))
+        ):
             encoding["shards"] = own
     if compressors is not None:
         encoding["compressors"] = compressors
@@ -145,7 +152,8 @@ def _shards(
         size = shards.get(str(dim), -1)
         if size != -1 and size % chunk:
             raise ValueError(
-                f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards that hold "
+                f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards "
+                "that hold "
                 f"whole chunks"
             )
         found.append(whole if size == -1 else size)
@@ -153,7 +161,7 @@ def _shards(
 
 
 def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
-    """Whether codecs that were read belong to the format to be written: those of v2 are refused in v3, and the reverse."""
+    """Whether codecs that were read belong to the format to be written: v3 refuses those of v2, and the reverse."""
     if not isinstance(compressors, tuple) or not compressors:
         return False
     import zarr.abc.codec

@@ -22,9 +22,22 @@ if TYPE_CHECKING:
 
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
 
+_OF_STORE = (
+    "group",
+    "consolidated",
+    "storage_options",
+    "zarr_format",
+    "use_zarr_fill_value_as_mask",
+    "allow_pickle",
+    "filled",
+)
+
 
 class TensorDictBackendEntrypoint(BackendEntrypoint):
-    """Open zarr stores and HDF5 files that tensordict, xarray or anybody else wrote, with the batch found.
+    """Open stores that tensordict, xarray or anybody else wrote, with the batch found.
+
+    Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders and ``.tdz`` archives), and checkpoints of
+    replay buffers of torchrl.
 
     Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:
 
@@ -45,6 +58,8 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         For a URL, as in ``xr.open_zarr``.
     use_zarr_fill_value_as_mask
         None: zarr v2 arrays with ``_ARRAY_DIMENSIONS`` only.
+    filled
+        Whether a checkpoint of a replay buffer is trimmed to the rows that have been filled.
 
     Examples
     --------
@@ -75,6 +90,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         "storage_options",
         "zarr_format",
         "use_zarr_fill_value_as_mask",
+        "filled",
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -114,6 +130,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         storage_options: dict[str, Any] | None = None,
         zarr_format: int | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
+        filled: bool = True,
     ) -> xr.Dataset:
         """Open a store as one Dataset; see the class for the parameters."""
         arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
@@ -157,8 +174,7 @@ def _open(
     from .opening import OpenOptions
     from .sources import open_store
 
-    names = ("group", "consolidated", "storage_options", "zarr_format", "use_zarr_fill_value_as_mask", "allow_pickle")
-    store = open_store(source, **{name: arguments[name] for name in names if arguments.get(name) is not None})
+    store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
         nested=arguments.get("nested"),

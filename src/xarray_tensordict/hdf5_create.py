@@ -46,7 +46,9 @@ def create_file(
         raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
     target = Path(os.path.expanduser(os.fsdecode(path).removeprefix("file://")))
     if "://" in str(path) and not str(path).startswith("file://"):
-        raise ValueError(f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL")
+        raise ValueError(
+            f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL"
+        )
     _check_target(target, mode)
     adds = mode == "a" and target.exists()
     if adds:
@@ -74,18 +76,24 @@ def _run(write: Callable[[], None], *, compute: bool) -> Any:
     if compute:
         write()
         return None
-    import dask
+    from dask.delayed import delayed
 
-    return dask.delayed(write, pure=False)()
+    return delayed(write, pure=False)()
 
 
 def _check_target(target: Path, mode: str) -> None:
     if mode in {"w-", "x"} and target.exists():
-        raise FileExistsError(f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it")
+        raise FileExistsError(
+            f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
+        )
     if target.is_dir():
-        raise ValueError(f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr")
+        raise ValueError(
+            f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
+        )
     if mode == "a" and target.exists() and not h5py.is_hdf5(target):
-        raise ValueError(f"{target}: mode='a' adds to an HDF5 file, and this is none; choose another path, or pass mode='w'")
+        raise ValueError(
+            f"{target}: mode='a' adds to an HDF5 file, and this is none; choose another path, or pass mode='w'"
+        )
 
 
 def _into_file(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Options, *, new: bool) -> None:

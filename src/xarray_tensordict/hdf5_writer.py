@@ -28,7 +28,9 @@ from .zarr_writer import read_now
 
 _JSON_MARK = json.dumps({"encoding": "json"})
 _BLOCK_BYTES = 64 << 20
-_KNOWN = frozenset("zlib complevel shuffle fletcher32 compression compression_opts scaleoffset chunksizes chunks contiguous dtype".split())
+_NETCDF_WORDS = ("zlib", "complevel", "chunksizes", "contiguous", "dtype")
+_H5PY_WORDS = ("shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset", "chunks")
+_KNOWN = frozenset((*_NETCDF_WORDS, *_H5PY_WORDS))
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ def write_with_h5py(plan: WritePlan, file: h5py.File, prefix: Key, options: Hdf5
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
-            _write(node, name, stored, sizes, _dataset_options(name, stored, group, options), group.node.unlimited, pending)
+            _write(
+                node, name, stored, sizes, _dataset_options(name, stored, group, options), group.node.unlimited, pending
+            )
     if plan.unbatched:
         root = file.require_group("/" + "/".join(prefix))
         _write_json(root, UNBATCHED_NAME, to_json(_unbatched_object(plan, root), UNBATCHED_NAME), {}, {})
@@ -126,7 +130,8 @@ def _write(
         if "NULL" not in str(error):
             raise
         raise ValueError(
-            f"variable {name!r} holds a string with a NUL character, which HDF5 cannot hold; write it with ds.td.to_zarr(), or "
+            f"variable {name!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
+            "ds.td.to_zarr(), or "
             f"remove the character"
         ) from error
     for axis, dim in enumerate(variable.dims):
@@ -238,7 +243,8 @@ def to_json_attribute(owner: str, name: Any, value: Any) -> None:
         json.dumps(_jsonable(value))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); convert it to a "
+            f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); convert "
+            "it to a "
             f"number, a string or a list"
         ) from error
 
@@ -251,7 +257,8 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
     unknown = sorted(set(asked) - _KNOWN)
     if unknown:
         raise ValueError(
-            f"unexpected encoding parameters for {group.node.names[name]!r}: {unknown}; layout='tensordict' knows {sorted(_KNOWN)}"
+            f"unexpected encoding parameters for {group.node.names[name]!r}: {unknown}; layout='tensordict' knows "
+            f"{sorted(_KNOWN)}"
         )
     variable = stored.variable
     inherited = hdf5_encoding(variable, chunks=options.chunks, keep_cf=False)
@@ -312,7 +319,8 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
             variables[name] = xr.Variable((), to_json(stored.payload, name), attrs, {"coordinates": None})
         elif stored.form == "ragged":
             raise TypeError(
-                f"variable {group.node.names[name]!r} holds one array for each element, which xarray cannot write; write it with "
+                f"variable {group.node.names[name]!r} holds one array for each element, which xarray cannot write; "
+                "write it with "
                 f"layout='tensordict', or pad the rows, or drop it"
             )
         else:

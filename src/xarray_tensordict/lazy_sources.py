@@ -17,7 +17,19 @@ import zarr
 
 from .zarr_target import ZarrTarget
 
-_INNER = ("array", "_array", "_wrapped", "_source", "datastore", "func", "args", "kwargs", "function", "keywords", "store")
+_INNER = (
+    "array",
+    "_array",
+    "_wrapped",
+    "_source",
+    "datastore",
+    "func",
+    "args",
+    "kwargs",
+    "function",
+    "keywords",
+    "store",
+)
 _DEEPEST = 40
 
 
@@ -97,6 +109,7 @@ def refuse_reading_from(ds: xr.Dataset, target: ZarrTarget) -> None:
     lazy = [str(name) for name, variable in ds.variables.items() if reads_from(variable, target)]
     if lazy:
         raise ValueError(
-            f"{target.name}: {lazy[:5]} are read lazily from the store that is to be overwritten, and their values would be "
+            f"{target.name}: {lazy[:5]} are read lazily from the store that is to be overwritten, and their values "
+            "would be "
             f"lost; load them first (ds.load()), or write to another store"
         )

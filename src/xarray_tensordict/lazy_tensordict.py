@@ -7,7 +7,6 @@ there.
 from __future__ import annotations
 
 import html
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -25,7 +24,6 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
 
     file: Group
     _td_dim_names: Any = None
-    _nested_parent: Any = None
 
     def __init__(self, *, group: Group, device: Any = None) -> None:
         super().__init__(group=group, batch_size=group.sizes, device=device, validate_batch_size=False)
@@ -117,7 +115,6 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
 
     def _make_nested(self, key: Any, group: Group) -> XarrayPersistentTensorDict:
         nested = type(self)(group=group, device=self._device)
-        nested._nested_parent = (weakref.ref(self), key)
         self._nested_tensordicts[key] = nested
         return nested
 
@@ -139,6 +136,12 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         if isinstance(node, Group):
             return type(self)
         return {"tensor": torch.Tensor, "rows": NonTensorStack, "value": NonTensorData}[node.form]
+
+    def get_item_shape(self, key: Any) -> torch.Size:
+        """The shape of an entry, without reading it."""
+        self._get_array(key)
+        shape: torch.Size = self._get_metadata(key).get("shape", self.batch_size)
+        return shape
 
     @property
     def unbatched(self) -> TensorDict:
@@ -241,17 +244,31 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             return td
         return td.to_h5(newfile) if str(newfile).endswith((".h5", ".hdf5")) else td.to_zarr(newfile)
 
-    def _memmap_(self, *, prefix: Any, inplace: bool, like: bool, existsok: bool, robust_key: Any, **rest: Any) -> Any:
+    def memmap_like(self, *args: Any, **kwargs: Any) -> TensorDict:
+        """Make memory maps of the shapes and dtypes of the entries, without reading them."""
+        return self._skeleton().memmap_like(*args, **kwargs)
+
+    def _skeleton(self) -> TensorDict:
+        """A TensorDict of the same shapes and dtypes that takes no memory; non-tensor entries are read."""
+        td = TensorDict({}, batch_size=self.batch_size, names=self._maybe_names(), device="cpu")
+        for name, member in self.file.members.items():
+            if isinstance(member, Group):
+                td.set(name, self._nested(name)._skeleton())
+            elif member.form == "tensor":
+                td.set(name, torch.zeros((), dtype=member.dtype).expand(member.shape))
+            else:
+                td.set(name, self._read(member).to("cpu"))
+        return td
+
+    def _memmap_(self, *, prefix: Any, inplace: bool, existsok: bool, robust_key: Any, **rest: Any) -> Any:
         """Write memory maps, holding one entry in memory at a time; what comes out is a plain TensorDict."""
         if inplace:
             self._refuse("memory-map in place", "use memmap()")
-        mapped = self._mapped(
-            None if prefix is None else Path(prefix), like=like, existsok=existsok, robust_key=robust_key
-        )
+        mapped = self._mapped(None if prefix is None else Path(prefix), existsok=existsok, robust_key=robust_key)
         # what is mapped already is taken as it is; the metadata and non-tensor entries are written
-        return mapped._memmap_(prefix=prefix, inplace=False, like=like, existsok=True, robust_key=robust_key, **rest)
+        return mapped._memmap_(prefix=prefix, inplace=False, existsok=True, robust_key=robust_key, **rest)
 
-    def _mapped(self, folder: Path | None, *, like: bool, existsok: bool, robust_key: Any) -> TensorDict:
+    def _mapped(self, folder: Path | None, *, existsok: bool, robust_key: Any) -> TensorDict:
         """A TensorDict of memory maps, in the files where tensordict puts them."""
         td = TensorDict({}, batch_size=self.batch_size, names=self._maybe_names(), device="cpu")
         if folder is not None:
@@ -260,15 +277,12 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             filename: Any = None if folder is None else memmap_filename(folder, name, robust_key)
             if isinstance(member, Group):
                 below = None if filename is None else Path(filename.removesuffix(".memmap"))
-                value: Any = self._nested(name)._mapped(below, like=like, existsok=existsok, robust_key=robust_key)
-            elif member.form != "tensor":
-                value = self._read(member).to("cpu")
+                td.set(name, self._nested(name)._mapped(below, existsok=existsok, robust_key=robust_key))
+            elif member.form == "tensor":
+                tensor = self._read(member).cpu()
+                td.set(name, MemoryMappedTensor.from_tensor(tensor, filename=filename, existsok=existsok))
             else:
-                tensor = (
-                    torch.zeros((), dtype=member.dtype).expand(member.shape) if like else self._read(member).cpu()
-                )
-                value = MemoryMappedTensor.from_tensor(tensor, filename=filename, copy_data=not like, existsok=existsok)
-            td.set(name, value)
+                td.set(name, self._read(member).to("cpu"))
         return td
 
     # --- life ---

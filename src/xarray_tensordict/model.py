@@ -100,7 +100,10 @@ class RecordedBatch:
 
 @dataclass
 class StoredGroup:
-    """One group of a store: its arrays and attributes, and the names of the groups in it."""
+    """One group of a store: its arrays and attributes, and the names of the groups in it.
+
+    ``tensorclass`` is the name of the class whose fields it holds, where the store says so. It is never imported.
+    """
 
     key: Key
     arrays: dict[str, StoredArray] = field(default_factory=dict)
@@ -109,6 +112,7 @@ class StoredGroup:
     recorded: RecordedBatch | None = None
     unlimited_dims: frozenset[str] = frozenset()
     left_out: list[LeftOut] = field(default_factory=list)
+    tensorclass: str | None = None
 
 
 class Store(Protocol):

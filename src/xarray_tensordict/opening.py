@@ -15,9 +15,9 @@ from xarray.core.coordinates import Coordinates
 
 from .describe import describe_group
 from .inference import BatchDims, infer_batch
-from .model import ArrayInfo, GroupBatch, Inference, Key, LeftOut, Store, StoredArray, StoredGroup, group_name, walk
+from .model import ArrayInfo, GroupBatch, Inference, Key, LeftOut, RecordedBatch, Store, StoredArray, StoredGroup, group_name, walk
 from .naming import Dims, DimsArgument, given_dims, name_axes, name_batch, qualify, settle_sizes
-from .record import set_record_if_needed, with_record
+from .record import read_record, set_record_if_needed, with_record
 from .restoring import restore
 from .unbatched_entry import restore_unbatched
 
@@ -139,10 +139,18 @@ def _infer(
     return infer_batch(
         infos.values(),
         given=options.batch_dims,
-        recorded=recorded,
+        recorded={**_recorded_in_attrs(groups), **recorded},
         group_attrs={key: group.attrs for key, group in groups.items()},
         where=store.description,
     )
+
+
+def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:
+    """The record of batch dims that a Dataset was written with; one that is malformed is left to ``ds.td`` to refuse."""
+    try:
+        return read_record(groups[()].attrs)
+    except (KeyError, ValueError):
+        return {}
 
 
 def _name(
@@ -320,6 +328,9 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
     if hidden:
         notes["hidden_groups"] = {group_name(key): tuple(batch.sizes) for key, batch in hidden.items()}
+    classes = {group_name(key): group.tensorclass for key, group in layout.groups.items() if group.tensorclass}
+    if classes:
+        notes["tensorclasses"] = classes
     if layout.inference is not None and layout.inference.groups[()].sizes:
         notes["reason"] = layout.inference.reason
         notes["evidence"] = layout.inference.evidence

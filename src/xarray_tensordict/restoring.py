@@ -65,7 +65,8 @@ class TimesOfUnit(_Wrapped):
         found = times.astype(self.dtype)
         if not np.array_equal(found.astype(times.dtype), times, equal_nan=True):
             raise ValueError(
-                f"the store says that these times have the resolution {self.dtype}, and some are finer, so another program "
+                f"the store says that these times have the resolution {self.dtype}, and some are finer, so another "
+                "program "
                 f"has written them; open the store with decode_times=False to get the nanoseconds"
             )
         return found

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 
 if TYPE_CHECKING:
     from .model import Store
@@ -34,6 +36,7 @@ def open_store(
     zarr_format: int | None = None,
     use_zarr_fill_value_as_mask: bool | None = None,
     allow_pickle: bool = False,
+    filled: bool = True,
 ) -> Store:
     """Open whatever `source` is, at `group`.
 
@@ -49,7 +52,13 @@ def open_store(
     """
     source = unwrapped(source)
     description = describe_source(source)
-    if format_of(source, description) == "zarr":
+    found = format_of(source, description)
+    if found == "memmap":
+        from .memmap_store import MemmapStore
+
+        path = os.fspath(source).removeprefix("file://")
+        return MemmapStore.open(path, description=description, root=group, allow_pickle=allow_pickle, filled=filled)
+    if found == "zarr":
         from .zarr_store import ZarrGroupStore
 
         return ZarrGroupStore.open(
@@ -93,7 +102,7 @@ def describe_source(source: Any) -> str:
 
 
 def format_of(source: Any, description: str) -> str:
-    """Say "zarr" or "hdf5", or raise with what was found instead."""
+    """Say "zarr", "hdf5" or "memmap", or raise with what was found instead."""
     if isinstance(source, (str, os.PathLike)):
         return _format_of_path(os.fspath(source), description)
     module = type(source).__module__.partition(".")[0]
@@ -122,7 +131,8 @@ def _format_of_path(path: str, description: str) -> str:
     local = Path(path.removeprefix("file://"))
     if not local.exists():
         raise FileNotFoundError(
-            f"No such file or directory: {description!r}. Check the spelling; relative paths start at {str(Path.cwd())!r}"
+            f"No such file or directory: {description!r}. Check the spelling; relative paths start at "
+            f"{str(Path.cwd())!r}"
         )
     if local.is_dir():
         return _format_of_folder(local, description)
@@ -131,16 +141,18 @@ def _format_of_path(path: str, description: str) -> str:
     if magic.startswith(HDF5_MAGIC) or _has_userblock(local):
         return "hdf5"
     if magic.startswith(b"PK\x03\x04") or magic.startswith(b"PK\x05\x06"):
-        return "zarr"
+        return "memmap" if _is_archive_of_tensordict(local) else "zarr"
     for start, (what, engine) in _OTHERS.items():
         if magic.startswith(start):
             raise ValueError(
-                f"{description}: expected a zarr store or an HDF5 file, found {what}. Open it with {engine}; "
+                f"{description}: expected a zarr store, an HDF5 file or a .tdz archive, found {what}. Open it with "
+                f"{engine}; "
                 f"ds.td works on a Dataset from any engine"
             )
     found = f"a file that starts with {magic!r}" if magic else "an empty file"
     raise ValueError(
-        f"{description}: expected a zarr store or an HDF5 file, found {found}. If another engine of xarray opens it, "
+        f"{description}: expected a zarr store, an HDF5 file or a .tdz archive, found {found}. If another engine of "
+        f"xarray opens it, "
         f"name that engine; ds.td works on a Dataset from any engine"
     )
 
@@ -148,11 +160,32 @@ def _format_of_path(path: str, description: str) -> str:
 def _format_of_folder(local: Path, description: str) -> str:
     if any((local / name).exists() for name in _ZARR_FILES):
         return "zarr"
+    from .memmap_store import is_memmap_folder
+
+    if is_memmap_folder(local):
+        return "memmap"
     there = sorted(child.name for child in local.iterdir())[:10]
+    compact = sorted(local.glob("storage/*.h5"))
+    if compact:
+        raise ValueError(
+            f"{description}: expected a checkpoint of a replay buffer with memory-mapped tensors, found one that "
+            f"keeps them in "
+            f"an HDF5 file, in a compact form of torchrl's own; open {str(compact[0])!r} for its arrays"
+        )
     raise ValueError(
-        f"{description}: expected a zarr store (a folder with {_ZARR_FILES[0]!r} or {_ZARR_FILES[1]!r}), found a folder with "
-        f"{there or 'nothing'} in it"
+        f"{description}: expected a zarr store (a folder with {_ZARR_FILES[0]!r} or {_ZARR_FILES[1]!r}) or a "
+        f"memory-mapped "
+        f"tensordict (a folder with 'meta.json'), found a folder with {there or 'nothing'} in it"
     )
+
+
+def _is_archive_of_tensordict(local: Path) -> bool:
+    try:
+        with zipfile.ZipFile(local) as archive:
+            names = set(archive.namelist())
+    except (zipfile.BadZipFile, NotImplementedError):
+        return local.suffix == ".tdz"
+    return "meta.json" in names and names.isdisjoint(_ZARR_FILES)
 
 
 def _has_userblock(local: Path) -> bool:

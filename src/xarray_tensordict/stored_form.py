@@ -208,7 +208,8 @@ def _check_time_attrs(variable: xr.Variable, place: Place) -> None:
     for attr in _CF_TIME_ATTRS:
         if attr in variable.attrs:
             raise ValueError(
-                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how times are "
+                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how "
+                "times are "
                 f"stored; delete the attribute"
             )
 
@@ -221,11 +222,17 @@ def check_times(variable: xr.Variable, place: Place) -> None:
         nanoseconds(read(variable), place.name)
         return
     counts = map_values(variable, lambda values: values.view("int64"), np.dtype("int64")).data
-    import dask
-
     # NaT is the smallest int64, and is no time
-    low, high = dask.compute(_where_not_nat(counts).min(), counts.max())
+    low, high = compute_together(_where_not_nat(counts).min(), counts.max())
     nanoseconds(np.array([max(int(low), -(2**63) + 1), int(high)]).view(variable.dtype), place.name)
+
+
+def compute_together(*values: Any) -> tuple[Any, ...]:
+    """Compute several dask objects as one graph."""
+    import dask.base
+
+    compute: Any = dask.base.compute
+    return tuple(compute(*values))
 
 
 def _where_not_nat(counts: Any) -> Any:
@@ -263,7 +270,9 @@ def map_values(
     variable: xr.Variable, function: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], dtype: np.dtype[Any]
 ) -> xr.Variable:
     """Apply an elementwise function: block by block where dask holds the values, to all of them at once elsewhere."""
-    data: Any = variable.data.map_blocks(function, dtype=dtype) if variable.chunks is not None else function(read(variable))
+    data: Any = (
+        variable.data.map_blocks(function, dtype=dtype) if variable.chunks is not None else function(read(variable))
+    )
     mapped = xr.Variable(variable.dims, data, variable.attrs, fastpath=True)
     mapped.encoding = variable.encoding
     return mapped
@@ -273,7 +282,8 @@ def map_values(
 
 
 def _is_text_dtype(dtype: np.dtype[Any]) -> bool:
-    return (dtype.metadata or {}).get("element_type") is str or (dtype.metadata or {}).get("vlen") is str
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    return metadata.get("element_type") is str or metadata.get("vlen") is str
 
 
 def _of_objects(variable: xr.Variable, place: Place) -> Stored:
@@ -309,18 +319,21 @@ def _ragged(variable: xr.Variable, place: Place) -> Stored:
     rows = list(variable.values.flat)
     if place.format == "zarr":
         raise TypeError(
-            f"variable {place.name!r} holds one array for each element, and zarr has no dtype for ragged rows; write it "
+            f"variable {place.name!r} holds one array for each element, and zarr has no dtype for ragged rows; write "
+            "it "
             f"with ds.td.to_h5(), or pad the rows, or drop it"
         )
     dtypes = {row.dtype for row in rows if isinstance(row, np.ndarray)}
     if not all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows) or len(dtypes) > 1:
         raise TypeError(
-            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array and all "
+            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array "
+            "and all "
             f"have one dtype, found {sorted(map(str, dtypes))}; convert the rows, or drop it"
         )
     if next(iter(dtypes)).kind not in "biuf":
         raise TypeError(
-            f"variable {place.name!r} holds arrays of dtype {next(iter(dtypes))} as its elements; ragged rows are stored as "
+            f"variable {place.name!r} holds arrays of dtype {next(iter(dtypes))} as its elements; ragged rows are "
+            "stored as "
             f"numbers only. Convert the rows, or drop it"
         )
     return Stored(variable, "ragged")
@@ -355,14 +368,16 @@ def to_json(payload: Any, name: str) -> str:
         return json.dumps(payload)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"variable {name!r} holds a Python object that JSON cannot hold ({error}), and objects are stored as JSON, never "
+            f"variable {name!r} holds a Python object that JSON cannot hold ({error}), and objects are stored as "
+            "JSON, never "
             f"as pickles; convert it to numbers, strings, lists or dicts, or drop it"
         ) from error
 
 
 def _no_json(place: Place, payload: Any) -> TypeError:
     return TypeError(
-        f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a key as "
+        f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a "
+        "key as "
         f"a string), and objects are stored as JSON; convert it, or drop it"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,50 @@ _EPOCH = (
     "nanoseconds since 1970-01-01T00:00:00",
 )
 _NAT = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """A store as tensordict opens it, with the batch that this package found."""
+
+    store: Any
+    description: str
+    plan: Plan
+    group: str
+    allow_pickle: bool
+
+    @property
+    def is_path(self) -> bool:
+        """Whether what is opened has to be closed here."""
+        return isinstance(self.store, (str, os.PathLike))
+
+    def open(self, mode: str, device: Any = None) -> PersistentTensorDict:
+        td = self._open(mode, device=device, batch_size=self.plan.batches[()].sizes)
+        _settle(td, self.plan)
+        return td
+
+    def _open(self, mode: str, **options: Any) -> PersistentTensorDict:
+        inner = self.group.strip("/")
+        options |= {"mode": mode, "non_tensor_as_stack": True, "allow_pickle": self.allow_pickle or None}
+        store = os.fspath(self.store) if self.is_path else self.store
+        if format_of(store, self.description) == "zarr":
+            import zarr
+
+            if isinstance(store, zarr.Group):
+                node = store[inner] if inner else store
+            else:
+                node = zarr.open_group(store, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
+            return PersistentTensorDict(group=node, backend="zarr", **options)
+        if not inner:
+            given = {"filename": store} if self.is_path else {"group": store}
+            return PersistentTensorDict(backend="h5", **given, **options)
+        if self.is_path:
+            import h5py
+
+            store = h5py.File(store, mode)
+        td = PersistentTensorDict(group=store[inner], backend="h5", **options)
+        td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
+        return td
 
 
 def open_writable(
@@ -57,10 +102,8 @@ def open_writable(
     """
     try:
         plan = plan_entries(ds, infer_dataset(ds))
-        group = keywords.get("group")
-        reason = (
-            _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(store, group, plan, description)
-        )
+        bare = _Bare(store, description, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))
+        reason = _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(bare)
     finally:
         ds.close()
     if reason is not None:
@@ -68,7 +111,7 @@ def open_writable(
             f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
             f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
         )
-    return _bare(store, group, plan, description, "r+", device)
+    return bare.open("r+", device)
 
 
 def _why_not_the_store(store: Any) -> str | None:
@@ -76,7 +119,10 @@ def _why_not_the_store(store: Any) -> str | None:
         path = os.fspath(store)
         if "://" in path and not path.startswith("file://"):
             return "it is a URL, and writing to URLs is not supported here"
-        if os.path.isfile(path) and format_of(store, path) == "zarr":
+        found = format_of(store, path)
+        if found == "memmap":
+            return "it is a memory-mapped tensordict, which tensordict.TensorDict.load_memmap(path, mode='r+') opens for writing"
+        if os.path.isfile(path) and found == "zarr":
             return "it is a zip archive, whose entries cannot be replaced"
     return None
 
@@ -125,19 +171,19 @@ def why_decoded(entry: Entry) -> str | None:
     return f"has a missing value that is decoded ({fills[0].tolist()})" if fills and kind in "biufc" else None
 
 
-def _why_not_bare(store: Any, group: str | None, plan: Plan, description: str) -> str | None:
+def _why_not_bare(bare: _Bare) -> str | None:
     """How what tensordict finds differs from the plan."""
     try:
-        bare = _bare(store, group, plan, description, "r", None)
+        td = bare.open("r")
     except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
         return f"tensordict does not open it ({error})"
     try:
-        return next(_differences(bare, plan), None)
+        return next(_differences(td, bare.plan), None)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return f"tensordict cannot read it ({type(error).__name__}: {error})"
     finally:
-        if isinstance(store, (str, os.PathLike)):
-            bare.close()  # type: ignore[no-untyped-call]
+        if bare.is_path:
+            td.close()  # type: ignore[no-untyped-call]
 
 
 def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
@@ -179,38 +225,6 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
         return f"is read otherwise: {error}"
     assert issubclass(cls, (NonTensorData, NonTensorStack))
     return None
-
-
-def _bare(store: Any, group: str | None, plan: Plan, description: str, mode: str, device: Any) -> PersistentTensorDict:
-    """Open the store as tensordict does, with the batch that this package found."""
-    options: dict[str, Any] = {
-        "batch_size": plan.batches[()].sizes,
-        "device": device,
-        "mode": mode,
-        "non_tensor_as_stack": True,
-    }
-    inner = (group or "").strip("/")
-    if format_of(store, description) == "zarr":
-        import zarr
-
-        if isinstance(store, zarr.Group):
-            node = store[inner] if inner else store
-        else:
-            source = os.fspath(store) if isinstance(store, os.PathLike) else store
-            node = zarr.open_group(source, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
-        td = PersistentTensorDict(group=node, backend="zarr", **options)
-    elif isinstance(store, (str, os.PathLike)) and not inner:
-        td = PersistentTensorDict(filename=os.fspath(store), backend="h5", **options)
-    else:
-        if isinstance(store, (str, os.PathLike)):
-            import h5py
-
-            store = h5py.File(os.fspath(store), mode)
-        td = PersistentTensorDict(group=store[inner] if inner else store, backend="h5", **options)
-        if inner:
-            td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
-    _settle(td, plan)
-    return td
 
 
 def _settle(td: PersistentTensorDict, plan: Plan) -> None:

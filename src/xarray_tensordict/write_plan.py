@@ -155,7 +155,9 @@ def source_of_tree(dt: xr.DataTree) -> Source:
         for name in ds.variables:
             if not isinstance(name, str) or not name or "/" in name or name in _RESERVED:
                 raise ValueError(f"variable {name!r} of node {'/'.join(key)!r}: expected a name without '/', rename it")
-        variables = {str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()}
+        variables = {
+            str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()
+        }
         unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
         nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, dict(ds.attrs), unlimited)
     flat, inference = flatten(dt), infer_tree(dt)
@@ -163,7 +165,9 @@ def source_of_tree(dt: xr.DataTree) -> Source:
     flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
     batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
-    return Source(ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()})
+    return Source(
+        ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
+    )
 
 
 def check_names(ds: xr.Dataset) -> None:
@@ -179,12 +183,14 @@ def check_names(ds: xr.Dataset) -> None:
         bad = next((part for part in key if not part or part in _RESERVED), None)
         if bad is not None:
             raise ValueError(
-                f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); rename it"
+                f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); "
+                "rename it"
             )
         for length in range(1, len(key)):
             if key[:length] in keys:
                 raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an "
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} "
+                    "cannot be an "
                     f"array and a group; rename one of them"
                 )
 
@@ -192,7 +198,8 @@ def check_names(ds: xr.Dataset) -> None:
 def _check_multiindex(ds: xr.Dataset) -> None:
     for name in sorted(multiindex_dims(ds)):
         raise NotImplementedError(
-            f"coordinate {name!r} is a MultiIndex, which no store here holds; write ds.reset_index({name!r}), and set it again "
+            f"coordinate {name!r} is a MultiIndex, which no store here holds; write ds.reset_index({name!r}), and "
+            "set it again "
             f"after opening with ds.set_index({name}=[...])"
         )
 
@@ -267,7 +274,8 @@ def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool =
         for name, variable in node.variables.items():
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
                 raise ValueError(
-                    f"variable {node.names[name]!r}: {UNBATCHED_NAME!r} is where layout='tensordict' keeps the variables without "
+                    f"variable {node.names[name]!r}: {UNBATCHED_NAME!r} is where layout='tensordict' keeps the "
+                    "variables without "
                     f"batch dims; rename it, or write with layout='xarray'"
                 )
             dims = tuple(str(dim) for dim in batch.dims)
@@ -311,7 +319,7 @@ def _record_role(name: str, stored: Stored, role: str, node: Node, *, cf: bool) 
 
 
 def _record_batch(plan: WritePlan, source: Source) -> None:
-    """With ``layout="xarray"``: tensordict's own record where bare tensordict can honour it, else that of the engine."""
+    """With ``layout="xarray"``: tensordict's record where bare tensordict can honour it, else the engine's."""
     if _honest(plan, source):
         for key, group in plan.groups.items():
             group.batch_record = record_of(source.batches.get(key, source.batches[()]))

@@ -281,7 +281,16 @@ def _write_zarr(
         if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
             from .zarr_update import update_store
 
-            return update_store(source, target, options, layout, mode=mode, append_dim=append_dim, region=region, zarr_format=zarr_format)
+            return update_store(
+                source,
+                target,
+                options,
+                layout,
+                mode=mode,
+                append_dim=append_dim,
+                region=region,
+                zarr_format=zarr_format,
+            )
         from .zarr_create import create_store
 
         return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
@@ -305,7 +314,8 @@ def checked_encoding(
         refused = sorted(_REFUSED & set(asked)) if layout == "tensordict" else []
         if refused:
             raise ValueError(
-                f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it means; "
+                f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it "
+                "means; "
                 f"leave it out, or write with layout='xarray'"
             )
         found[name] = dict(asked)
@@ -330,5 +340,6 @@ def _progress(*, shown: bool) -> Iterator[None]:
         return
     from dask.diagnostics.progress import ProgressBar
 
-    with ProgressBar():
+    bar: Any = ProgressBar
+    with bar():
         yield

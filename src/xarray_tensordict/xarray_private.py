@@ -21,6 +21,7 @@ _NEEDED = (
     "NumpyIndexingAdapter",
     "PandasIndexingAdapter",
 )
+_FRESH = frozenset({"xarray.backends.zarr", "xarray_tensordict.hdf5_arrays", "xarray_tensordict.memmap_arrays"})
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
 if _MISSING:
     raise ImportError(
@@ -45,6 +46,19 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
     return bare
 
 
+def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
+    """The array of the reader behind a variable that has not been loaded, and the selection from it.
+
+    None where there is none, or the selection is pointwise or transposes.
+    """
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    if isinstance(data, indexing.LazilyIndexedArray) and isinstance(data.array, BackendArray):
+        return data.array, data.key.tuple
+    return None
+
+
 def in_memory(variable: xr.Variable) -> bool:
     """Whether the values are a numpy array that belongs to the variable (not to a pandas index, not on disk)."""
     data: Any = variable._data
@@ -66,7 +80,7 @@ def is_index_data(variable: xr.Variable) -> bool:
 def reads_fresh_arrays(variable: xr.Variable) -> bool:
     """Whether every read of a variable gives a new array that nothing else refers to.
 
-    So it is with the arrays of zarr stores and HDF5 files; of any other array (numpy, dask, a pandas index, a reader of
+    So it is with the arrays of the readers here; of any other array (numpy, dask, a pandas index, a reader of
     somebody else) it is not known.
     """
     data: Any = variable._data
@@ -74,7 +88,7 @@ def reads_fresh_arrays(variable: xr.Variable) -> bool:
         data = getattr(data, "array", None)
         if data is None:
             return False
-    return type(data).__module__ in {"xarray.backends.zarr", "xarray_tensordict.hdf5_arrays"}
+    return type(data).__module__ in _FRESH
 
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:

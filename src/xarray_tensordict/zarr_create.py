@@ -39,7 +39,8 @@ def create_store(
     """
     if not replace and target.exists():
         raise FileExistsError(
-            f"{target.name}: there is something already. Pass mode='w' to replace it, mode='a' to add to it, or append_dim= to "
+            f"{target.name}: there is something already. Pass mode='w' to replace it, mode='a' to add to it, or "
+            "append_dim= to "
             f"append; or choose another path"
         )
     if replace:
@@ -60,9 +61,9 @@ def create_store(
 
 def joined(delayed: list[Any]) -> Any:
     """One ``Delayed`` for several."""
-    import dask
+    from dask.delayed import delayed as delay
 
-    return dask.delayed(_nothing)(delayed)
+    return delay(_nothing)(delayed)
 
 
 def _nothing(results: Any) -> None:
@@ -77,7 +78,9 @@ def _with_format(target: ZarrTarget, options: ZarrOptions, asked: int | None) ->
         root = replace(target, prefix=()).group()
         found = root.metadata.zarr_format if root is not None else None
         if asked is not None and found is not None and asked != found:
-            raise ValueError(f"{target.description}: zarr_format={asked} was given, and the store has zarr format {found}")
+            raise ValueError(
+                f"{target.description}: zarr_format={asked} was given, and the store has zarr format {found}"
+            )
     return replace(options, zarr_format=asked or found or default)
 
 
@@ -113,7 +116,9 @@ def _create_folder(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) ->
 
 def refresh_consolidated(target: ZarrTarget, options: ZarrOptions) -> None:
     """Consolidated metadata that is there is made true again, even where none is asked for."""
-    has_it = zarr.open_group(target.store, mode="r", storage_options=options.storage_options).metadata.consolidated_metadata
+    has_it = zarr.open_group(
+        target.store, mode="r", storage_options=options.storage_options
+    ).metadata.consolidated_metadata
     if options.consolidated is not False or has_it is not None:
         with quiet():
             consolidate(target.store, options)
@@ -123,14 +128,18 @@ def _create_zip(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -> No
     """Write to a folder, then pack it: an entry of a zip file cannot be replaced, and zarr would write some twice."""
     if not options.compute:
         raise NotImplementedError(
-            f"{target.description}: a zip file is written at once, compute=False is not possible; write to a folder, and "
+            f"{target.description}: a zip file is written at once, compute=False is not possible; write to a folder, "
+            "and "
             f"pack it when it is whole"
         )
     assert target.path is not None
     if isinstance(target.store, zarr.storage.ZipStore):
         _fill_zip_store(plan, target, options)
         return
-    with replaced(target.path) as beside, tempfile.TemporaryDirectory(dir=beside.parent, prefix=f"{beside.name}.") as folder:
+    with (
+        replaced(target.path) as beside,
+        tempfile.TemporaryDirectory(dir=beside.parent, prefix=f"{beside.name}.") as folder,
+    ):
         written = replace(target, kind="folder", path=Path(folder), store=folder)
         _require_parents(written, options)
         write_new(plan, folder, target.prefix, replace(options, consolidated=False))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
+from zarr.codecs.bytes import Endian
 from zarr.core.sync import sync
 from zarr.errors import GroupNotFoundError, NodeNotFoundError
 
@@ -34,6 +35,7 @@ from .metadata import (
 )
 from .model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from .naming_sources import axes_of_multiscales, dims_from_attribute
+from .zip_store import ForkSafeZipStore
 
 # dtype names of zarr v3 that numpy lacks, and the integers of the same width (zarr-specs, data type extensions).
 _CODE_DTYPES = {
@@ -44,6 +46,9 @@ _CODE_DTYPES = {
     "float8_e5m2fnuz": "uint8",
     "float8_e8m0fnu": "uint8",
 }
+_DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
+_DEFAULT_COMPRESSORS = ([], [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}])
+_NATIVE_ENDIAN = (None, Endian.little)
 _METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
@@ -107,7 +112,7 @@ class ZarrGroupStore:
             )
         if isinstance(source, str) and os.path.isfile(source):
             # a zip archive; zarr itself goes by the ending of the name
-            source, consolidated = zarr.storage.ZipStore(source, mode="r"), False
+            source, consolidated = ForkSafeZipStore(source, mode="r"), False
             group = _open_root(source, description, consolidated, None, zarr_format)
             return cls(
                 _child(group, root, description),
@@ -443,17 +448,30 @@ def _with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]
 
 
 def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool, foreign: bool) -> dict[str, Any]:
-    """Drop what would make a later plain ``to_zarr`` raise or warn."""
+    """Drop what would make a later plain ``to_zarr`` raise or warn: after a selection, or in the other zarr format."""
+    # one chunk for the whole array, as tensordict writes it: after isel or chunk it no longer fits
+    if encoding.get("chunks") == shape and encoding.get("shards") is None:
+        encoding.pop("chunks", None)
     if foreign:
-        # one chunk for the whole array, as tensordict writes it: after isel the chunk no longer fits
-        if encoding.get("chunks") == shape or not shape:
-            encoding.pop("chunks", None)
         encoding.pop("preferred_chunks", None)
     if is_v2:
         # codecs of v2 are refused by a v3 writer, which is the default
         for name in ("compressors", "filters"):
             encoding.pop(name, None)
+    else:
+        # those every writer chooses by itself; a v2 writer refuses them
+        for name in ("serializer", "filters", "compressors"):
+            if _is_default_codec(name, encoding.get(name)):
+                encoding.pop(name, None)
     return encoding
+
+
+def _is_default_codec(name: str, codec: Any) -> bool:
+    if name == "filters":
+        return codec in ((), None)
+    if name == "compressors":
+        return [found.to_dict() for found in codec or ()] in _DEFAULT_COMPRESSORS
+    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
 
 
 def _nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[str] | None:

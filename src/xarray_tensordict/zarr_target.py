@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import zarr
-from zarr.core.sync import sync
+from zarr.abc.store import Store
 
 from .model import Key, group_name
 from .sources import describe_source
@@ -91,10 +91,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
     """
     prefix = tuple(part for part in (group or "").split("/") if part)
     description = describe_source(store)
-    if isinstance(store, zarr.Group):
-        prefix = (*(part for part in store.path.split("/") if part), *prefix)
-        store = store.store
-    elif isinstance(store, zarr.storage.StorePath):
+    if isinstance(store, zarr.Group | zarr.storage.StorePath):
         prefix = (*(part for part in store.path.split("/") if part), *prefix)
         store = store.store
     if isinstance(store, zarr.storage.LocalStore) and not store.read_only:
@@ -110,7 +107,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
         path = Path(os.path.expanduser(text.removeprefix("file://")))
         kind: Literal["folder", "zip"] = "zip" if path.suffix == ".zip" or path.is_file() else "folder"
         return ZarrTarget(kind, description, path, str(path), prefix)
-    if isinstance(store, zarr.abc.store.Store):
+    if isinstance(store, Store):
         return ZarrTarget("store", description, None, store, prefix)
     if isinstance(store, dict):
         return ZarrTarget("store", description, None, zarr.storage.MemoryStore(store), prefix)
@@ -133,16 +130,14 @@ def check_replaceable(target: ZarrTarget) -> None:
         with target.path.open("rb") as file:
             is_zip = target.path.is_file() and file.read(2) in (b"PK", b"")
         if not is_zip:
-            raise ValueError(f"{target.description}: mode='w' would replace this file, which is no zip file; delete it first")
+            raise ValueError(
+                f"{target.description}: mode='w' would replace this file, which is no zip file; delete it first"
+            )
         return
     there = [child.name for child in target.path.iterdir()]
     if there and not any(name in there for name in _MARKS):
         raise ValueError(
-            f"{target.description}: mode='w' would replace this folder, which is no zarr store: it holds {sorted(there)[:5]}; "
+            f"{target.description}: mode='w' would replace this folder, which is no zarr store: it holds "
+            f"{sorted(there)[:5]}; "
             f"choose another path, or delete it first"
         )
-
-
-def is_empty(store: Any, prefix: Key) -> bool:
-    """Whether a store object holds nothing below a group."""
-    return bool(sync(store.is_empty("/".join(prefix))))

@@ -78,26 +78,32 @@ def write_groups(
     delayed = []
     with quiet():
         for key, ds in datasets.items():
-            local = {
-                name: {**ds.variables[name].encoding, **options.encoding[plan.groups[key].node.names[name]]}
-                for name in plan.groups[key].stored
-                if plan.groups[key].node.names[name] in options.encoding
-            }
-            written = ds.to_zarr(
-                store,
-                group="/".join((*prefix, *key)) or None,
-                mode=mode if not key else "a",  # type: ignore[arg-type]
-                encoding=local,
-                compute=options.compute,  # type: ignore[arg-type]
-                consolidated=False,
-                align_chunks=True,
-                storage_options=options.storage_options,
-                zarr_format=options.zarr_format,
-            )
-            if not options.compute:
-                delayed.append(written)
+            written = write_group(ds, plan.groups[key], store, (*prefix, *key), options, mode=mode if not key else "a")
+            delayed += [] if options.compute else [written]
         finish(plan, store, prefix, options)
     return delayed
+
+
+def write_group(ds: xr.Dataset, group: GroupPlan, store: Any, path: Key, options: ZarrOptions, *, mode: str) -> Any:
+    """Write one group through xarray; chunks of dask are aligned, so that no two tasks write to one of the store."""
+    names = {name: group.node.names[name] for name in group.stored}
+    explicit = {
+        local: {**ds.variables[local].encoding, **options.encoding[name]}
+        for local, name in names.items()
+        if name in options.encoding
+    }
+    to_zarr: Any = ds.to_zarr
+    return to_zarr(
+        store,
+        group="/".join(path) or None,
+        mode=mode,
+        encoding=explicit,
+        compute=options.compute,
+        consolidated=False,
+        align_chunks=True,
+        storage_options=options.storage_options,
+        zarr_format=options.zarr_format,
+    )
 
 
 def finish(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions) -> None:
@@ -126,7 +132,7 @@ def consolidate(store: Any, options: ZarrOptions) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Zarr says of strings of a fixed length, and of consolidated metadata, that v3 has no specification for them yet."""
+    """Zarr warns of fixed-length strings and of consolidated metadata, for which v3 has no specification yet."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The data type .* does not have a Zarr V3 specification")
         warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)

@@ -1,0 +1,269 @@
+"""The lazy door with what comes after it: pickles, worker processes, modules, replay buffers."""
+
+import multiprocessing
+import os
+import pickle
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch.utils.data import DataLoader
+
+from xarray_tensordict import open_persistent
+from xarray_tensordict.persistent import persistent_from_dataset
+from xarray_tensordict.testing import assert_same_tensordict
+
+ROWS = 24
+
+
+def buffer_td():
+    return TensorDict(
+        {
+            "x": torch.arange(ROWS * 2.0).view(ROWS, 2),
+            "y": torch.arange(ROWS),
+            "next": {"x": torch.arange(ROWS * 2.0).view(ROWS, 2) + 2},
+        },
+        batch_size=[ROWS],
+        names=["time"],
+    )
+
+
+def write(kind, folder):
+    """A store with the rows of `buffer_td`."""
+    path = folder / f"buffer.{kind}"
+    if kind == "h5":
+        buffer_td().to_h5(path, chunks=True).close()
+    elif kind == "zarr":
+        buffer_td().to_zarr(path, chunks=4)
+    else:
+        path = folder / "buffer.zarr.zip"
+        with zarr.storage.ZipStore(path, mode="w") as store:
+            buffer_td().to_zarr(store)
+    return path
+
+
+KINDS = ["zarr", "zip", "h5"]
+
+
+@pytest.fixture(params=KINDS)
+def buffer(request, tmp_path):
+    ptd = open_persistent(write(request.param, tmp_path))
+    ptd.names = ["time"]
+    yield ptd
+    ptd.close()
+
+
+# --- pickling ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pickle_opens_the_store_again(buffer):
+    buffer["x"]
+    again = pickle.loads(pickle.dumps(buffer))
+    assert type(again) is type(buffer)
+    assert_same_tensordict(again, buffer_td())
+    assert_same_tensordict(again[[3, 1]], buffer_td()[[3, 1]])
+    assert again["next"].names == ["time"]
+    again.close()
+    with pytest.raises(ValueError, match="closed"):
+        again["x"]
+    assert buffer["y"][3] == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pickle_holds_no_data(kind, tmp_path):
+    sizes = []
+    for rows in (10, 100_000):
+        folder = tmp_path / f"{rows:06}"
+        folder.mkdir()
+        path = folder / f"t.{kind}"
+        td = TensorDict({"x": torch.arange(rows)}, [rows])
+        if kind == "h5":
+            td.to_h5(path).close()
+        else:
+            with zarr.storage.ZipStore(path, mode="w") if kind == "zip" else zarr.storage.LocalStore(path) as store:
+                td.to_zarr(store)
+        ptd = open_persistent(path)
+        ptd.to_tensordict()
+        ptd[1:5]["x"]
+        sizes.append(len(pickle.dumps(ptd)))
+        ptd.close()
+    assert sizes[1] < sizes[0] + 100
+
+
+def test_views_keep_their_rows_and_locks_stay_locked(buffer):
+    view = pickle.loads(pickle.dumps(buffer[4:10:2]))
+    assert view["y"].tolist() == [4, 6, 8]
+    buffer.lock_()
+    again = pickle.loads(pickle.dumps(buffer))
+    assert again.is_locked
+    assert again["next"].is_locked
+    assert not view.is_locked
+
+
+def test_a_nested_group_alone(buffer):
+    again = pickle.loads(pickle.dumps(buffer["next"]))
+    assert torch.equal(again["x"], buffer_td()["next", "x"])
+
+
+def test_the_device_is_kept(buffer):
+    assert pickle.loads(pickle.dumps(buffer.to("meta")))["x"].device.type == "meta"
+
+
+def test_over_a_dataset_in_memory_a_pickle_holds_the_data():
+    ptd = persistent_from_dataset(xr.Dataset({"x": ("t", np.arange(1000.0))}))
+    pickled = pickle.dumps(ptd)
+    assert len(pickled) > 8000
+    assert torch.equal(pickle.loads(pickled)["x"], torch.arange(1000.0, dtype=torch.float64))
+
+
+# --- DataLoader ----------------------------------------------------------------------------------------------------
+
+
+def as_it_is(batch):
+    return batch
+
+
+def describe(batch):
+    return type(batch).__name__, tuple(batch.batch_size), list(batch.names)
+
+
+COLLATE = {"default collate": None, "identity": as_it_is}
+
+
+def assert_every_row_once(loader):
+    batches = list(loader)
+    assert {describe(batch)[0] for batch in batches} == {"TensorDict"}
+    seen = torch.cat([batch["y"] for batch in batches])
+    assert sorted(seen.tolist()) == list(range(ROWS))
+    assert torch.equal(torch.cat([batch["x"] for batch in batches]), torch.stack([seen * 2.0, seen * 2.0 + 1], -1))
+    assert torch.equal(torch.cat([batch["next", "x"] for batch in batches])[:, 0], seen * 2.0 + 2)
+
+
+@pytest.mark.parametrize("collate", COLLATE.values(), ids=COLLATE.keys())
+def test_batches_in_this_process(buffer, collate):
+    assert_every_row_once(DataLoader(buffer, batch_size=8, shuffle=True, collate_fn=collate))
+
+
+@pytest.mark.parametrize("collate", COLLATE.values(), ids=COLLATE.keys())
+@pytest.mark.parametrize(
+    "method",
+    ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
+)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_batches_in_workers(buffer, collate, method):
+    buffer[0], buffer["next", "x"]  # the parent has read: its threads and handles are there when it forks
+    loader = DataLoader(
+        buffer,
+        batch_size=8,
+        shuffle=True,
+        num_workers=2 if method == "fork" else 1,
+        collate_fn=collate,
+        multiprocessing_context=multiprocessing.get_context(method),
+        timeout=60,
+    )
+    assert_every_row_once(loader)
+    assert buffer["y"][3] == 3, "the parent still reads"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_workers_of_a_view_of_a_dataset_in_memory():
+    ds = xr.Dataset({"x": (("t", "f"), np.arange(20.0).reshape(10, 2))})
+    view = persistent_from_dataset(ds, "t")[2:8]
+    loader = DataLoader(view, batch_size=3, num_workers=1, multiprocessing_context="fork", timeout=60)
+    assert torch.cat([batch["x"] for batch in loader]).tolist() == np.arange(20.0).reshape(10, 2)[2:8].tolist()
+
+
+def test_single_samples(buffer):
+    sample = next(iter(DataLoader(buffer, batch_size=None, collate_fn=as_it_is)))
+    assert describe(sample) == ("TensorDict", (), [])
+
+
+# --- modules and replay buffers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [torch.tensor([5, 1, 1]), [5, 1, 1]], ids=["tensor", "list"])
+def test_modules_write_into_the_rows_that_were_read(buffer, index):
+    module = TensorDictModule(torch.nn.Linear(2, 3), in_keys=["x"], out_keys=["action"])
+    nested = TensorDictModule(lambda x: x + 1, in_keys=[("next", "x")], out_keys=[("next", "value")])
+    batch = nested(module(buffer[index]))
+    assert batch["action"].shape == (3, 3)
+    assert torch.equal(batch["next", "value"], buffer_td()["next", "x"][[5, 1, 1]] + 1)
+    assert "action" not in set(buffer.keys())
+
+
+def test_modules_read_from_the_lazy_object(buffer):
+    module = TensorDictModule(torch.nn.Linear(2, 3), in_keys=["x"], out_keys=["action"])
+    out = module(buffer, tensordict_out=TensorDict({}, buffer.batch_size))
+    assert out["action"].shape == (ROWS, 3)
+    with pytest.raises(TypeError, match="read-only"):
+        module(buffer)
+
+
+def replay_buffers():
+    """torchrl uses what tensordict deprecates; that is not what is tested."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torchrl.data", reason="torchrl is in the extra 'test'")
+
+
+def test_replay_buffers_sample_from_it(buffer):
+    data = replay_buffers()
+    storage = data.TensorStorage(buffer)
+    replay = data.TensorDictReplayBuffer(storage=storage, batch_size=5)
+    assert len(replay) == ROWS
+    for _ in range(3):
+        sample = replay.sample()
+        assert type(sample) is TensorDict
+        assert list(sample.batch_size) == [5]
+        assert torch.equal(sample["x"][:, 0], sample["y"] * 2.0)
+        assert torch.equal(sample["next", "x"], sample["x"] + 2)
+        sample["x"].zero_()
+    assert_same_tensordict(buffer, buffer_td())
+    assert torch.equal(storage[3]["x"], buffer_td()["x"][3])
+    with pytest.raises(TypeError, match="read-only"):
+        replay.extend(buffer_td()[:2])
+
+
+def test_replay_buffers_without_replacement_see_every_row(buffer):
+    data = replay_buffers()
+    replay = data.TensorDictReplayBuffer(
+        storage=data.TensorStorage(buffer),
+        sampler=data.replay_buffers.SamplerWithoutReplacement(),
+        batch_size=8,
+    )
+    seen = torch.cat([replay.sample()["y"] for _ in range(ROWS // 8)])
+    assert sorted(seen.tolist()) == list(range(ROWS))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_readers_of_one_archive_do_not_disturb_each_other(tmp_path):
+    """They would share one file position: a third of the reads raised ``BadZipFile``."""
+    ptd = open_persistent(write("zip", tmp_path))
+    ptd[0]
+    with ProcessPoolExecutor(
+        4, mp_context=multiprocessing.get_context("fork"), initializer=_keep, initargs=(ptd,)
+    ) as pool:
+        assert list(pool.map(_read_kept, range(4))) == [True] * 4
+    ptd.close()
+
+
+_kept = []
+
+
+def _keep(ptd):
+    _kept.append(ptd)
+
+
+def _read_kept(number):
+    # not pickled: with fork the arguments of the initializer are inherited
+    expected = buffer_td()
+    return all(
+        torch.equal(_kept[0].get_at("x", [i, number]), expected["x"][[i, number]]) for i in list(range(ROWS)) * 10
+    )
