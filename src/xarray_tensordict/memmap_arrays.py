@@ -79,8 +79,8 @@ class MemmapArray(BackendArray):
         mapped = self._data.private()
         if mapped is None:
             return None
-        view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)[key]
-        return view
+        view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)
+        return view[(*key, ...)]  # with the dots a single element is a view, too
 
 
 def _only_rows(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], int, int]:

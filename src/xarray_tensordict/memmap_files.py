@@ -8,10 +8,12 @@ pickles small, and works in other processes and from many threads.
 
 from __future__ import annotations
 
+import lzma
 import mmap
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +26,17 @@ Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
 _PIECE = 2**24
+# zlib, bz2 and lzma raise errors of their own, zipfile some others (RuntimeError: encrypted)
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    KeyError,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 class Bytes(Protocol):
@@ -57,9 +70,6 @@ class Files(Protocol):
     def array(self, path: Key, size: int, what: str) -> Bytes:
         """The bytes of an array; `size` is how many there have to be and `what` says why, ``"float32 [4, 3]"``."""
 
-    def close(self) -> None:
-        """Close what is open."""
-
 
 # -- a folder ----------------------------------------------------------------------------------------------------------
 
@@ -88,9 +98,6 @@ class FolderFiles:
 
     def array(self, path: Key, size: int, what: str) -> Bytes:
         return FileBytes(self.where(path), size, what)
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +146,16 @@ class ArchiveFiles:
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
+        self._texts: dict[str, bytes] = {}
         try:
-            self._zip = zipfile.ZipFile(self._path)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
+            with zipfile.ZipFile(self._path) as archive:
+                self._entries = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+                # all that opening reads, so that the file need not stay open
+                for name in self._entries:
+                    if name.endswith(".json"):
+                        self._texts[name] = archive.read(name)
+        except _ZIP_ERRORS as error:
             raise ValueError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
-        self._entries = {info.filename: info for info in self._zip.infolist() if not info.is_dir()}
         self._names: dict[str, set[str]] = {}
         for name in self._entries:
             while name:
@@ -158,12 +170,13 @@ class ArchiveFiles:
         return self._names.get("/".join(folder), set())
 
     def read(self, path: Key) -> bytes | None:
-        info = self._entries.get("/".join(path))
-        if info is None:
-            return None
+        name = "/".join(path)
+        if name in self._texts or name not in self._entries:
+            return self._texts.get(name)
         try:
-            return self._zip.read(info)
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+            with zipfile.ZipFile(self._path) as archive:
+                return archive.read(name)
+        except _ZIP_ERRORS as error:
             raise ValueError(f"{self.where(path)}: the entry of the archive cannot be read: {error}") from error
 
     def array(self, path: Key, size: int, what: str) -> Bytes:
@@ -172,8 +185,6 @@ class ArchiveFiles:
             return StoredEntry(self._path, info.filename, info.header_offset, info.file_size, size, what)
         return CompressedEntry(self._path, info.filename, size, what)
 
-    def close(self) -> None:
-        self._zip.close()
 
 
 @dataclass(frozen=True)
@@ -244,9 +255,7 @@ class CompressedEntry:
                     found += piece
                 if stop == self.size:
                     entry.read(1)  # zipfile compares the checksum at the end
-        except ValueError:
-            raise
-        except Exception as error:  # zlib, bz2 and lzma raise their own errors, zipfile some others
+        except _ZIP_ERRORS as error:
             raise ValueError(f"{where}: the entry of the archive cannot be read: {error}") from error
         if len(found) != stop - start:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")

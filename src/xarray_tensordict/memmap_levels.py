@@ -405,8 +405,7 @@ def _without(batch: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def _stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a NonTensorStack, of which nested lists are stored: as far as they are the batch, or equally "
-    "long."""
+    """The shape of a NonTensorStack, stored as nested lists: the batch, or as deep as they are equally long."""
     if 0 in batch:
         return batch
     shape: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .memmap_files import ArchiveFiles, Files, FolderFiles
+from .memmap_files import ArchiveFiles, FolderFiles
 from .memmap_levels import META, Level, LevelReader, Node
 from .model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
 
@@ -33,17 +33,14 @@ class MemmapStore:
     ----------
     reader
         What reads its levels.
-    files
-        Its files.
     root
         The level that is opened.
     description
         How messages call it.
     """
 
-    def __init__(self, reader: LevelReader, files: Files, root: Node, description: str) -> None:
+    def __init__(self, reader: LevelReader, root: Node, description: str) -> None:
         self._reader = reader
-        self._files = files
         self._description = description
         self._nodes: dict[Key, Node] = {(): root}
         self._levels: dict[Key, Level] = {}
@@ -83,13 +80,8 @@ class MemmapStore:
             If it is no such store, or is damaged.
         """
         if os.path.isfile(path):
-            archive = ArchiveFiles(path)
-            try:
-                reader = LevelReader(archive, allow_pickle=allow_pickle)
-                return cls(reader, archive, reader.root(), description)._at(root)
-            except BaseException:
-                archive.close()
-                raise
+            reader = LevelReader(ArchiveFiles(path), allow_pickle=allow_pickle)
+            return cls(reader, reader.root(), description)._at(root)
         folder = Path(path)
         if not (folder / META).is_file() and not (folder / STORAGE_META).is_file():
             folder /= "storage"
@@ -97,17 +89,17 @@ class MemmapStore:
         checkpoint = _checkpoint(folder) if (folder / STORAGE_META).is_file() else None
         if checkpoint is None:
             reader = LevelReader(files, allow_pickle=allow_pickle)
-            return cls(reader, files, reader.root(), description)._at(root)
+            return cls(reader, reader.root(), description)._at(root)
         if checkpoint.get("is_pytree"):
             level = _pytree(files, folder, checkpoint, description, filled=filled)
-            return cls(LevelReader(files), files, level, description)._at(root)
+            return cls(LevelReader(files), level, description)._at(root)
         reader = LevelReader(files, allow_pickle=allow_pickle)
         node = reader.root()
         batch = reader.level(node).batch or ()
         if filled and batch:
             trim = (batch[0], _filled_rows(checkpoint, batch, _cursor(folder), description))
             reader = LevelReader(files, allow_pickle=allow_pickle, trim=trim)
-        return cls(reader, files, node, description)._at(root)
+        return cls(reader, node, description)._at(root)
 
     @property
     def description(self) -> str:
@@ -118,7 +110,7 @@ class MemmapStore:
         return True
 
     def close(self) -> None:
-        self._files.close()
+        """Nothing stays open."""
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; nothing is read but metadata."""
@@ -276,4 +268,3 @@ def _pytree(files: FolderFiles, folder: Path, checkpoint: Mapping[str, Any], whe
             level = below
         reader.add_leaf(level, parts[-1], entry, stored)
     return root
-

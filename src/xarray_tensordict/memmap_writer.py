@@ -140,7 +140,7 @@ def _foreign(folder: Path) -> str | None:
             if name not in known and not name.endswith(".memmap"):
                 return os.path.relpath(os.path.join(here, name), folder)
         if files and META not in files:
-            return os.path.relpath(os.path.join(here, sorted(files)[0]), folder)
+            return os.path.relpath(os.path.join(here, min(files)), folder)
         for name in folders:
             if os.path.islink(os.path.join(here, name)):
                 return os.path.relpath(os.path.join(here, name), folder)

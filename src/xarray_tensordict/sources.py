@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 if TYPE_CHECKING:
     from .model import Store
 
@@ -140,7 +139,7 @@ def _format_of_path(path: str, description: str) -> str:
         magic = file.read(8)
     if magic.startswith(HDF5_MAGIC) or _has_userblock(local):
         return "hdf5"
-    if magic.startswith(b"PK\x03\x04") or magic.startswith(b"PK\x05\x06"):
+    if magic.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "memmap" if _is_archive_of_tensordict(local) else "zarr"
     for start, (what, engine) in _OTHERS.items():
         if magic.startswith(start):

@@ -21,7 +21,7 @@ from xarray.tests.conftest import (  # noqa: F401 - fixtures that the tests ask 
     use_dask,
 )
 
-from xarray_tensordict.entrypoint import TensorDictBackendEntrypoint
+from xarray_tensordict_engine import TensorDictBackendEntrypoint
 
 # parameters of the engines that stand aside; the tests pass them, and they do not change what is read
 _FOREIGN = frozenset(

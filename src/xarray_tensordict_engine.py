@@ -1,6 +1,7 @@
 """The xarray backend ``engine="tensordict"``.
 
-xarray imports this module on any open without ``engine=``: it imports neither torch nor tensordict, zarr or h5py.
+xarray imports this module on any open without ``engine=``. It stands beside the package so that such an open neither
+imports the package (torch and tensordict take seconds) nor registers ``ds.td``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from xarray.backends import BackendEntrypoint
 if TYPE_CHECKING:
     import xarray as xr
 
-    from .model import Store
-    from .opening import OpenOptions
+    from xarray_tensordict.model import Store
+    from xarray_tensordict.opening import OpenOptions
 
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
 
@@ -134,7 +135,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     ) -> xr.Dataset:
         """Open a store as one Dataset; see the class for the parameters."""
         arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
-        from .opening import open_flat
+        from xarray_tensordict.opening import open_flat
 
         ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
         return ds
@@ -156,7 +157,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
             raise TypeError(
                 f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}"
             )
-        from .opening import open_tree
+        from xarray_tensordict.opening import open_tree
 
         opener = partial(open_tree, fit_parents=fit_parents)
         groups: dict[str, xr.Dataset] = _open(source, kwargs, opener, lambda opened: opened.values())
@@ -170,9 +171,9 @@ def _open(
     datasets: Callable[[Any], Iterable[xr.Dataset]],
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
-    from . import accessor  # noqa: F401 - ds.td is there once the engine was used
-    from .opening import OpenOptions
-    from .sources import open_store
+    from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
+    from xarray_tensordict.opening import OpenOptions
+    from xarray_tensordict.sources import open_store
 
     store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()
