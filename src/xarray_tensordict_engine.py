@@ -155,7 +155,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         unknown = set(kwargs) - set(self.open_dataset_parameters)
         if unknown:
             raise TypeError(
-                f"engine 'tensordict' has no parameter {sorted(unknown)[0]!r}; it has {self.open_dataset_parameters}"
+                f"engine 'tensordict' has no parameter {min(unknown)!r}; it has {self.open_dataset_parameters}"
             )
         from xarray_tensordict.opening import open_tree
 

@@ -49,7 +49,11 @@ def tensors(draw: st.DrawFn, shape: tuple[int, ...]) -> torch.Tensor:
         return tensor > 0
     if dtype in {torch.uint8, torch.uint16, torch.uint32, torch.uint64}:
         tensor = tensor.abs()
-    tensor = tensor.to(torch.int64).to(dtype) if not dtype.is_floating_point and not dtype.is_complex else (tensor / 4).to(dtype)
+    tensor = (
+        tensor.to(torch.int64).to(dtype)
+        if not dtype.is_floating_point and not dtype.is_complex
+        else (tensor / 4).to(dtype)
+    )
     if dtype.is_floating_point and tensor.numel() and draw(st.booleans()):
         tensor.view(-1)[0] = float("nan")
     return tensor
@@ -112,7 +116,15 @@ def variables(draw: st.DrawFn, dims: tuple[str, ...], sizes: dict[str, int]) -> 
 def datasets(draw: st.DrawFn) -> xr.Dataset:
     """A Dataset with coordinates on and off the batch, partial and unbatched variables, strings and times."""
     sizes = {"time": draw(st.integers(1, 4)), "member": draw(st.integers(1, 3)), "lat": draw(st.integers(1, 3))}
-    choices = [("time",), ("time", "lat"), ("member", "time"), ("member", "time", "lat"), ("lat",), (), ("time", "member")]
+    choices = [
+        ("time",),
+        ("time", "lat"),
+        ("member", "time"),
+        ("member", "time", "lat"),
+        ("lat",),
+        (),
+        ("time", "member"),
+    ]
     used = draw(st.lists(st.sampled_from(choices), min_size=1, max_size=4))
     data = {f"v{i}": draw(variables(dims, sizes)) for i, dims in enumerate(used)}
     coords: dict[str, Any] = {}

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import strategies
 import torch
 import xarray as xr
 import zarr
 from hypothesis import HealthCheck, assume, given, settings
 from tensordict import TensorDict
+
+import strategies
 from xarray_tensordict import open_persistent, to_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -26,7 +27,9 @@ EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(H
 def assert_law(path: Path, **kwargs: object) -> TensorDict:
     """Open both doors and compare; return what they show."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # both doors tell of what they leave out; the table tests hold the words
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # both doors tell of what they leave out; the table tests hold the words
         with xr.open_dataset(path, engine="tensordict", **kwargs) as ds:
             eager = ds.td.to_tensordict()
         persistent = open_persistent(path, **kwargs)
@@ -38,7 +41,9 @@ def assert_law(path: Path, **kwargs: object) -> TensorDict:
 
 def holds_its_batch(td: TensorDict) -> bool:
     """A Dataset has a dim only where an array has it: a tensordict of nothing but single values cannot keep its batch."""
-    return not td.batch_size or any(isinstance(value, torch.Tensor) for value in td.values(include_nested=True, leaves_only=True))
+    return not td.batch_size or any(
+        isinstance(value, torch.Tensor) for value in td.values(include_nested=True, leaves_only=True)
+    )
 
 
 def write_zarr(td: TensorDict, path: Path, zarr_format: int) -> None:
@@ -82,7 +87,10 @@ def test_zarr_stores_that_xarray_wrote(ds: xr.Dataset, zarr_format: int) -> None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ds.to_zarr(path, zarr_format=zarr_format, consolidated=False)
-            with xr.open_zarr(path, consolidated=False, chunks=None) as expected, xr.open_dataset(path, engine="tensordict") as found:
+            with (
+                xr.open_zarr(path, consolidated=False, chunks=None) as expected,
+                xr.open_dataset(path, engine="tensordict") as found,
+            ):
                 xr.testing.assert_identical(expected, found)
         assert_law(path)
 

@@ -15,10 +15,10 @@ import tensordict
 import torch
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
-from strategies import tensordicts
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, lazy_stack, tensorclass
 
 import xarray_tensordict
+from strategies import tensordicts
 from xarray_tensordict import memmap_arrays, memmap_files
 from xarray_tensordict.memmap_levels import file_stem
 from xarray_tensordict.testing import assert_same_tensordict
@@ -27,6 +27,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torchrl"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning"),
+    pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning"),
 ]
 
 
@@ -36,11 +37,12 @@ class Step:
     task: str
 
 
-def both_doors(path: Any, **keywords: Any) -> TensorDict:
+def both_doors(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:
     """What both doors show, which is the same."""
     with xr.open_dataset(path, engine="tensordict", **keywords) as ds:
         td = ds.td.to_tensordict()
-        assert_same_tensordict(td, ds.td.to_tensordict(copy=False))
+        if mapped:
+            assert_same_tensordict(td, ds.td.to_tensordict(copy=False))
     persistent = xarray_tensordict.open_persistent(path, **keywords)
     assert_same_tensordict(td, persistent.to_tensordict())
     persistent.close()
@@ -103,7 +105,9 @@ def test_every_dtype(path, dtype, shape):
     assert_same_tensordict(tensordict.load(path), both_doors(path))
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"])
+@pytest.mark.parametrize(
+    "dtype", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
 def test_float8_which_tensordict_writes_and_cannot_load(path, dtype):
     every = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype))
     TensorDict({"x": every}, [256]).memmap(path)
@@ -136,7 +140,21 @@ def test_scalars_and_empty_batches(path, tmp_path):
 
 
 def test_names_that_are_escaped_in_files(path):
-    names = ["air temp", "..", ".", "100%", "a:b", "x*?", "størrelse", "tab\t", "_names", "type", "dtype", "data", "len"]
+    names = [
+        "air temp",
+        "..",
+        ".",
+        "100%",
+        "a:b",
+        "x*?",
+        "størrelse",
+        "tab\t",
+        "_names",
+        "type",
+        "dtype",
+        "data",
+        "len",
+    ]
     TensorDict({name: torch.full((2,), float(i)) for i, name in enumerate(names)}, [2]).memmap(path)
     assert (path / "air%20temp.memmap").exists()
     assert_same_tensordict(tensordict.load(path), both_doors(path))
@@ -219,7 +237,7 @@ def test_a_pickle_is_not_loaded_unless_asked_for(path, tmp_path, kind):
         ds = xr.open_dataset(path, engine="tensordict")
     ds.load()
     assert len(caught) == 1
-    assert list(ds)[0] == "x"
+    assert "x" in ds
     with pytest.warns(UserWarning, match="'bad"):
         xarray_tensordict.open_persistent(path).to_tensordict()
     assert not mark.exists()
@@ -237,7 +255,7 @@ def test_a_pickle_elsewhere_is_not_followed(path, tmp_path):
     TensorDict({"x": torch.zeros(2), "bad": NonTensorStack({1}, {2})}, [2]).memmap(path)
     (tmp_path / "other.pkl").write_bytes(pickle.dumps([1, 2]))
     edit(path / "bad" / "meta.json", data="../../other.pkl")
-    with pytest.warns(UserWarning, match="'bad'.*expected rows or 'pickle.pkl'"):
+    with pytest.warns(UserWarning, match=r"'bad'.*expected rows or 'pickle\.pkl'"):
         xr.open_dataset(path, engine="tensordict", allow_pickle=True)
 
 
@@ -292,21 +310,26 @@ def test_a_lazy_stack_of_equal_members(path, dim, nested):
     stack = TensorDict({"deep": stack}, stack.batch_size, names=stack.names) if nested else stack
     stack.memmap(path)
     loaded = tensordict.load(path)
-    assert_same_tensordict(stack, both_doors(path))
-    assert_same_tensordict(loaded, both_doors(path))
+    assert_same_tensordict(stack, both_doors(path, mapped=False))
+    assert_same_tensordict(loaded, both_doors(path, mapped=False))
     prefix = "deep/" if nested else ""
     with xr.open_dataset(path, engine="tensordict") as ds:
         x = ds[f"{prefix}x"]
         whole = x.values
         for key in [(1,), (slice(None), [2, 0]), (slice(1, 1),), ([0, 2], 1), (slice(None, None, -1), slice(1, None))]:
-            np.testing.assert_array_equal(xr.open_dataset(path, engine="tensordict")[f"{prefix}x"][key], x.copy(data=whole)[key])
+            lazy = xr.open_dataset(path, engine="tensordict")[f"{prefix}x"]
+            np.testing.assert_array_equal(lazy[key], x.copy(data=whole)[key])
         assert ds[f"{prefix}same"].shape == ()
 
 
 def test_members_that_differ_are_named_and_shown_as_groups(path):
-    stack = lazy_stack([TensorDict({"x": torch.ones(i + 2, 3) * i, "n": {"y": torch.ones(i + 2)}}, [i + 2]) for i in range(3)])
+    stack = lazy_stack(
+        [TensorDict({"x": torch.ones(i + 2, 3) * i, "n": {"y": torch.ones(i + 2)}}, [i + 2]) for i in range(3)]
+    )
     stack.memmap(path)
-    with pytest.warns(UserWarning, match=r"lazy stack at '/' differ \('x' is float32 \[2, 3\] in member 0 and float32 \[3, 3\]"):
+    with pytest.warns(
+        UserWarning, match=r"lazy stack at '/' differ \('x' is float32 \[2, 3\] in member 0 and float32 \[3, 3\]"
+    ):
         tree = xr.open_datatree(path, engine="tensordict")
     assert tree["1"]["x"].shape == (3, 3)
     whole = tree.td.concat("time")
@@ -324,7 +347,9 @@ def test_only_the_part_of_a_stack_that_differs_is_not_stacked(path):
 
 
 def test_a_key_that_only_some_members_have(path):
-    lazy_stack([TensorDict({"x": torch.ones(3)}, [3]), TensorDict({"x": torch.ones(3), "z": torch.ones(3)}, [3])]).memmap(path)
+    lazy_stack(
+        [TensorDict({"x": torch.ones(3)}, [3]), TensorDict({"x": torch.ones(3), "z": torch.ones(3)}, [3])]
+    ).memmap(path)
     with pytest.warns(UserWarning, match="'z' is absent in member 0 and float32"):
         xr.open_dataset(path, engine="tensordict")
 
@@ -359,7 +384,9 @@ def test_a_file_that_is_too_short_is_named(path):
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert ds["y"].values.all()
         for read in (lambda: ds["x"].values, lambda: ds["x"][0].values, lambda: ds.td.to_tensordict(copy=False)):
-            with pytest.raises(ValueError, match=r"x.memmap: meta.json says .* float32 \[1000, 3\].* 12000 bytes, and it has 100"):
+            with pytest.raises(
+                ValueError, match=r"x.memmap: meta.json says .* float32 \[1000, 3\].* 12000 bytes, and it has 100"
+            ):
                 read()
         ptd = xarray_tensordict.open_persistent(path)
         with pytest.raises(ValueError, match=r"x\.memmap"):
@@ -418,7 +445,9 @@ def test_metadata_that_is_not_of_tensordict(path, text, message):
 
 def test_a_folder_that_is_nothing(path):
     path.mkdir()
-    with pytest.raises(ValueError, match="expected a zarr store .* or a memory-mapped tensordict .*, found a folder with nothing"):
+    with pytest.raises(
+        ValueError, match=r"expected a zarr store .* or a memory-mapped tensordict .*, found a folder with nothing"
+    ):
         xr.open_dataset(path, engine="tensordict")
     TensorDict({"x": torch.zeros(3), "n": {"y": torch.zeros(3)}}, [3]).memmap(path)
     with pytest.raises(FileNotFoundError, match=r"group '/m' does not exist; the groups there are: \['/n'\]"):
@@ -484,6 +513,18 @@ def test_a_selection_reads_its_rows(path, views):
     views.clear()
     np.testing.assert_array_equal(ds["x"].isel(batch_0=points, dim_4=points % 4), whole[[5, 2, 5], [1, 2, 1]])
     assert views == [("x.memmap", 32, 96)]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "complex32"])
+def test_a_selection_of_widened_values(path, views, dtype):
+    whole = torch.arange(40).view(10, 4).to(getattr(torch, dtype))
+    TensorDict({"x": whole}, [10]).memmap(path)
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    for key in [3, slice(2, 4), [7, 3], (slice(None), [1, 3]), ([5, 2], 1), (3, 1)]:
+        np.testing.assert_array_equal(ds["x"][key], np.arange(40).reshape(10, 4)[key])
+    points = xr.DataArray([5, 2, 5], dims="points")
+    np.testing.assert_array_equal(ds["x"].isel(batch_0=points, dim_4=points % 4), [21, 10, 21])
+    assert views[0] == ("x.memmap", 3 * 4 * whole.itemsize, 4 * 4 * whole.itemsize)
 
 
 def test_get_at_reads_its_rows(path, views):
@@ -671,12 +712,12 @@ def test_a_checkpoint_that_is_damaged(path, buffers):
     rb.extend(transitions(4))
     dump(rb, path)
     (path / "storage" / "storage_metadata.json").write_text('{"len": "4"}')
-    with pytest.raises(ValueError, match="storage_metadata.json: expected the metadata of a storage"):
+    with pytest.raises(ValueError, match=r"storage_metadata\.json: expected the metadata of a storage"):
         xr.open_dataset(path, engine="tensordict")
 
 
 def test_a_checkpoint_in_an_hdf5_file_is_named(path):
     (path / "storage").mkdir(parents=True)
     (path / "storage" / "checkpoint.h5").touch()
-    with pytest.raises(ValueError, match="checkpoint.h5"):
+    with pytest.raises(ValueError, match=r"checkpoint\.h5"):
         xr.open_dataset(path, engine="tensordict")

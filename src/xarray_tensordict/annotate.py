@@ -236,7 +236,7 @@ def _write_zarr(
             where = os.fspath(source) if isinstance(source, os.PathLike) else source
             whole = zarr.open_group(where, mode="r+", use_consolidated=False, storage_options=storage_options)
         consolidated = _consolidated_paths(whole)
-        root = whole[group.strip("/")] if group and group.strip("/") else whole
+        root: Any = whole[group.strip("/")] if group and group.strip("/") else whole
         _check_records(root, missing)
         for key, (_, dims) in missing.items():
             _name_zarr_array(root["/".join(key)], dims)

@@ -14,6 +14,9 @@ from xarray.core.variable import Variable
 class _Wrapped(BackendArray):
     """Reads through another lazy array, which does the indexing."""
 
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
     def __init__(self, array: Any) -> None:
         self._wrapped = array
 
@@ -24,8 +27,13 @@ class _Wrapped(BackendArray):
         raise NotImplementedError
 
     def _read_wrapped(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        axes = [f"axis_{axis}" for axis in range(len(self._wrapped.shape))]
-        return np.asarray(Variable(axes, self._wrapped)[key].values)
+        return read_outer(self._wrapped, key)
+
+
+def read_outer(array: Any, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """Read a selection of a lazy array by ints, slices and one list of numbers for each axis."""
+    lazy = indexing.LazilyIndexedArray(array) if isinstance(array, BackendArray) else array
+    return np.asarray(Variable([f"axis_{axis}" for axis in range(len(array.shape))], lazy)[key].values)
 
 
 class FieldArray(_Wrapped):
@@ -34,7 +42,7 @@ class FieldArray(_Wrapped):
     def __init__(self, array: Any, field: str) -> None:
         super().__init__(array)
         self._field = field
-        dtype = np.dtype(array.dtype).fields[field][0]  # type: ignore[index]
+        dtype = np.dtype(array.dtype).fields[field][0]
         self._ndim = len(array.shape)
         self.dtype = dtype.base
         self.shape = tuple(array.shape) + dtype.shape
@@ -86,12 +94,12 @@ class TextArray(_Wrapped):
         encoded = self._read_wrapped(key)
         text = np.empty(encoded.shape, dtype=object)
         for index in np.ndindex(encoded.shape):
-            text[index] = _as_text(encoded[index])
+            text[index] = _as_text(bytes(encoded[index]))
         return text if text.ndim else text.item()
 
 
 def _as_text(value: bytes) -> str | bytes:
     try:
-        return bytes(value).decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError:
-        return bytes(value)
+        return value

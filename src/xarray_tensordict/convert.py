@@ -76,9 +76,9 @@ def compute_together(variables: Sequence[xr.Variable]) -> list[np.ndarray[Any, A
     chunked = [index for index, variable in enumerate(variables) if variable.chunks is not None]
     computed: dict[int, Any] = {}
     if chunked:
-        import dask
+        from dask.base import compute
 
-        computed = dict(zip(chunked, dask.compute(*(variables[index].data for index in chunked)), strict=True))
+        computed = dict(zip(chunked, compute(*(variables[index].data for index in chunked)), strict=True))
     return [
         np.asarray(computed[index]) if index in computed else read(variable) for index, variable in enumerate(variables)
     ]
@@ -148,7 +148,7 @@ def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> Tens
     for key in sorted(groups, key=len, reverse=True):
         children = {child[-1]: td for child, td in built.items() if child[:-1] == key and len(child) == len(key) + 1}
         batch = batches[key]
-        names = td_names(batch)
+        names: Any = td_names(batch)  # tensordict takes None for a dim without a name, which its types do not say
         built[key] = TensorDict(
             {**groups[key], **children},
             batch_size=batch.sizes,
@@ -173,7 +173,7 @@ def fill(out: Any, td: TensorDict) -> Any:
                 else f"{getattr(target, 'dtype', type(target).__name__)} {list(target.shape)}"
             )
             raise ValueError(f"out: expected {value.dtype} {list(value.shape)} at {key!r}, found {found}")
-        target.copy_(value)
+        target.copy_(torch.as_tensor(value))
     return out
 
 

@@ -32,7 +32,8 @@ def kind_of(dtype: np.dtype[Any], attrs: Mapping[str, Any]) -> Kind:
         units = attrs.get("units")
         encoded = isinstance(units, str) and " since " in units
         return "time" if encoded or str(attrs.get("dtype", "")).startswith("timedelta64") else "numeric"
-    if dtype.kind in "SUT" or (dtype.kind == "O" and (dtype.metadata or {}).get("element_type") in (str, bytes)):
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    if dtype.kind in "SUT" or (dtype.kind == "O" and metadata.get("element_type") in (str, bytes)):
         return "string"
     return "object"
 

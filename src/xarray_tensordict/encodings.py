@@ -6,11 +6,13 @@ options in zarr. None of them may make a write fail, and none may change a value
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.conventions import encode_cf_variable
 
 _CF_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
 _CF_TIMES = ("units", "calendar")
@@ -30,7 +32,8 @@ def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
     kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
     if variable.dtype.kind in "mM":
         units = str(kept.get("units", "")).partition(" ")[0]
-        if _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3):
+        finer = _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3)
+        if finer or not _holds_times(variable, kept):
             for name in (*_CF_TIMES, "dtype", "_FillValue", "missing_value"):
                 kept.pop(name, None)
     elif variable.dtype.kind not in "biufc" or np.dtype(_dtype_of(kept)).kind not in "biufc":
@@ -39,6 +42,22 @@ def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
     elif variable.dtype.kind == "b" or np.dtype(_dtype_of(kept)).kind == "b":
         kept = {name: value for name, value in kept.items() if name not in _CF_PACKING}
     return kept
+
+
+def _holds_times(variable: xr.Variable, encoding: dict[str, Any]) -> bool:
+    """Whether the units and the dtype of an encoding hold times exactly; xarray would change them, or refuse dask's."""
+    if "units" not in encoding:
+        return "dtype" not in encoding
+    if variable.chunks is not None:
+        return np.dtype(_dtype_of(encoding)).kind == "f" and encoding.get("dtype") is not None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            held = xr.Variable(variable.dims, np.asarray(variable.values), {}, encoding)
+            encode_cf_variable(held)
+    except (Warning, ValueError, OverflowError, TypeError):
+        return False
+    return True
 
 
 def _dtype_of(encoding: Mapping[str, Any]) -> Any:
@@ -162,7 +181,7 @@ def _shards(
 
 def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
     """Whether codecs that were read belong to the format to be written: v3 refuses those of v2, and the reverse."""
-    if not isinstance(compressors, tuple) or not compressors:
+    if not isinstance(compressors, tuple):
         return False
     import zarr.abc.codec
 

@@ -101,7 +101,7 @@ def plan_entries(
     *,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
-    exclude: Iterable[str] = (),
+    exclude: Iterable[str | Key] = (),
 ) -> Plan:
     """Plan the conversion of a Dataset.
 
@@ -198,7 +198,7 @@ def _why_not(variable: xr.Variable) -> str | None:
     return None
 
 
-def _checked_names(ds: xr.Dataset, names: Iterable[str]) -> set[str]:
+def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
     found = (
         {names}
         if isinstance(names, str)

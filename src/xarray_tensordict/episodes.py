@@ -66,7 +66,13 @@ def _concat_groups(dt: xr.DataTree, names: Sequence[str], dim: str, index: str, 
         for number, part in enumerate(parts.values())
     ]
     joined = xr.concat(
-        numbered, dim=dim, data_vars="minimal", coords="minimal", compat="override", join="override", combine_attrs="drop_conflicts"
+        numbered,
+        dim=dim,
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="drop_conflicts",
     )
     joined[index].attrs["names"] = list(names)
     return set_record_if_needed(joined, {(): (dim,)})
@@ -81,11 +87,15 @@ def _one_episode(node: xr.DataTree, dim: str, index: str, step: str) -> xr.Datas
     ds = ds.drop_vars(unbatched)
     if batch != dim:
         if dim in ds.dims or dim in ds.variables:
-            raise ValueError(f"group {node.path!r}: {dim!r} is the name of something else than the batch there; choose another dim")
+            raise ValueError(
+                f"group {node.path!r}: {dim!r} is the name of something else than the batch there; choose another dim"
+            )
         ds = ds.rename({batch: dim})
     for name in (index, step):
         if name in ds.variables:
-            raise ValueError(f"group {node.path!r} has a variable {name!r} already; choose another name with index= or step=")
+            raise ValueError(
+                f"group {node.path!r} has a variable {name!r} already; choose another name with index= or step="
+            )
     ds = ds.reset_index([name for name in ds.xindexes if dim in ds[name].dims], drop=False)
     chunked = ds.chunk({dim: -1})
     chunked.attrs = {**ds.attrs, "\0left_out": [str(name) for name in unbatched]}
@@ -102,9 +112,11 @@ def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:
     for name, part in parts.items():
         for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
             has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
-            raise ValueError(f"{entry!r} is in episode {has!r} and not in {lacks!r}; drop it first, for example with drop_variables=")
-        for entry, variable in part.variables.items():
-            other = first.variables[entry]
+            raise ValueError(
+                f"{entry!r} is in episode {has!r} and not in {lacks!r}; drop it first, for example with drop_variables="
+            )
+        for label, variable in part.variables.items():
+            entry, other = str(label), first.variables[label]
             if (variable.dims, variable.shape[1:], variable.dtype) != (other.dims, other.shape[1:], other.dtype):
                 raise ValueError(
                     f"{entry!r} has dims {other.dims}, shape {other.shape} and dtype {other.dtype} in episode {first_name!r}, and "
@@ -138,11 +150,12 @@ def _table_and_ends(dt: xr.DataTree, index: str) -> tuple[xr.Dataset, np.ndarray
     if numbers is None or numbers.ndim != 1:
         raise ValueError(
             f"{dt.path!r} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-            f"'meta'), or a column {index!r} of episode numbers; found groups {sorted(dt.children)} and variables {sorted(map(str, dt.variables))}"
+            f"'meta'), or a column {index!r} of episode numbers; found groups {sorted(dt.children)} and variables "
+            f"{sorted(map(str, dt.variables))}"
         )
     values = np.asarray(numbers.values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-    return table.drop_vars(numbers.name), np.append(changes, len(values)) if len(values) else np.empty(0, "int64")
+    return table.drop_vars([numbers.name]), np.append(changes, len(values)) if len(values) else np.empty(0, "int64")
 
 
 def _label_table(table: xr.Dataset, ends: np.ndarray[Any, Any], dim: str, index: str, step: str) -> xr.Dataset:
@@ -151,7 +164,9 @@ def _label_table(table: xr.Dataset, ends: np.ndarray[Any, Any], dim: str, index:
         raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
     batch, size = str(inference.batch_dims[0]), inference.batch_size[0]
     if np.any(np.diff(ends, prepend=0) < 0) or (len(ends) and ends[-1] > size) or (size and not len(ends)):
-        raise ValueError(f"episode_ends {ends[:5].tolist()}... do not fit a table of {size} rows: expected ascending ends up to {size}")
+        raise ValueError(
+            f"episode_ends {ends[:5].tolist()}... do not fit a table of {size} rows: expected ascending ends up to {size}"
+        )
     # rows behind the last end belong to no finished episode
     size = int(ends[-1]) if len(ends) else 0
     table = table.isel({batch: slice(0, size)})
@@ -162,4 +177,3 @@ def _label_table(table: xr.Dataset, ends: np.ndarray[Any, Any], dim: str, index:
         table = table.rename({batch: dim})
     labelled = table.assign_coords({index: (dim, numbers), step: (dim, steps)})
     return set_record_if_needed(labelled, {(): (dim, *map(str, inference.batch_dims[1:]))})
-

@@ -70,7 +70,7 @@ class Element:
 
 def text_dtype() -> np.dtype[Any]:
     """The dtype of an array of str objects, marked as xarray marks it."""
-    dtype: np.dtype[Any] = create_vlen_dtype(str)  # type: ignore[no-untyped-call]
+    dtype: np.dtype[Any] = create_vlen_dtype(str)
     return dtype
 
 
@@ -115,7 +115,7 @@ def _opaque_element(dtype: np.dtype[Any]) -> Element:
     if dtype.kind in "Mm":  # as h5py writes times
         return Element(dtype)
     if dtype.kind == "S":
-        return Element(create_vlen_dtype(bytes), Decoding.BYTES, opaque=True)  # type: ignore[no-untyped-call]
+        return Element(create_vlen_dtype(bytes), Decoding.BYTES, opaque=True)
     return Element(dtype, opaque=True)
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from .array_wrappers import WidenedArray
+from .array_wrappers import WidenedArray, read_outer
 from .xarray_private import bare_array
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ class MemmapArray(BackendArray):
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         start = first * row
         stop = last * row if self.shape else self.dtype.itemsize
-        if start == stop:
-            array = np.empty(shape, self.dtype)
-        else:
-            array = np.frombuffer(self._data.view(start, stop), self.dtype).reshape(shape)
+        # numpy makes no array of an empty buffer
+        found = np.frombuffer(self._data.view(start, stop), self.dtype) if start < stop else np.empty(0, self.dtype)
+        array = found.reshape(shape)
         adapter = indexing.NumpyIndexingAdapter(array)
         explicit = type(key)(selection)
         if isinstance(key, indexing.VectorizedIndexer):
@@ -123,19 +122,15 @@ class StackedArray(BackendArray):
     def _read(self, key: tuple[Any, ...]) -> Any:
         which, rest = key[self._axis], (*key[: self._axis], *key[self._axis + 1 :])
         if isinstance(which, int | np.integer):
-            return _read(self._members[int(which)], rest)
+            return read_outer(self._members[int(which)], rest)
         numbers = range(len(self._members))[which] if isinstance(which, slice) else [int(number) for number in which]
         if not numbers:
-            one = _read(self._members[0], rest)
+            one = read_outer(self._members[0], rest)
             return np.empty((*one.shape[: self._place(key)], 0, *one.shape[self._place(key) :]), self.dtype)
-        return np.stack([_read(self._members[number], rest) for number in numbers], axis=self._place(key))
+        return np.stack([read_outer(self._members[number], rest) for number in numbers], axis=self._place(key))
 
     def _place(self, key: tuple[Any, ...]) -> int:
         return sum(not isinstance(part, int | np.integer) for part in key[: self._axis])
-
-
-def _read(array: Any, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    return np.asarray(xr.Variable([f"axis_{axis}" for axis in range(len(array.shape))], array)[key].values)
 
 
 def mapped_tensor(variable: xr.Variable) -> torch.Tensor | None:

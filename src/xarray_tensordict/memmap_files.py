@@ -186,7 +186,6 @@ class ArchiveFiles:
         return CompressedEntry(self._path, info.filename, size, what)
 
 
-
 @dataclass(frozen=True)
 class StoredEntry:
     """An entry that is not compressed: a part of the file, which can be mapped."""

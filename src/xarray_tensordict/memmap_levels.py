@@ -327,7 +327,7 @@ class LevelReader:
             data = self._unpickled((*folder.path, data))
         if self._trim is not None and folder.trimmed and len(data) == self._trim[0]:
             data = data[: self._trim[1]]
-        return stacked_array(data, _stack_shape(data, batch))
+        return stacked_array(data, stack_shape(data, batch))
 
     def _unpickled(self, path: Key) -> Any:
         if not self._allow_pickle:
@@ -404,7 +404,7 @@ def _without(batch: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*batch[:axis], *batch[axis + 1 :])
 
 
-def _stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
+def stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a NonTensorStack, stored as nested lists: the batch, or as deep as they are equally long."""
     if 0 in batch:
         return batch

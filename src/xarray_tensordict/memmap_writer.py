@@ -20,10 +20,10 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
 from .convert import Leaf, build, compute_together, make_leaf
-from .entries import Entry, Plan, plan_entries
+from .entries import Entry, Plan, plan_entries, td_names
 from .inference import BatchDims
 from .memmap_arrays import CODE_DTYPES
-from .memmap_levels import META, file_stem
+from .memmap_levels import META, file_stem, stack_shape
 from .model import Inference, Key
 from .record import infer_dataset
 from .replacing import replaced
@@ -163,6 +163,8 @@ def _template(plan: Plan, unbatched: Any) -> TensorDict:
             _check_json(entry, leaf)
             # tensordict cannot memory-map a stack without rows ("items cannot be empty")
             no_rows = entry.form == "rows" and 0 in entry.batch.sizes
+            if entry.form == "rows" and not no_rows:
+                _check_rows(entry, leaf)
             leaves[entry.key] = NonTensorData([], batch_size=entry.batch.sizes) if no_rows else leaf
     return build(plan.batches, leaves)
 
@@ -179,6 +181,17 @@ def _dtype(entry: Entry) -> torch.dtype:
 def _shape(entry: Entry) -> tuple[int, ...]:
     """The shape in the tensordict; an unbatched entry that is not left out is expanded."""
     return (*entry.batch.sizes, *entry.shape) if entry.entry_class == "unbatched" else entry.shape
+
+
+def _check_rows(entry: Entry, leaf: Any) -> None:
+    """Raise for rows that tensordict takes for a deeper stack; where the batch has names it cannot load them at all."""
+    depth = len(stack_shape(leaf.tolist(), ()))
+    if depth > len(entry.batch.sizes) and any(td_names(entry.batch)):
+        raise TypeError(
+            f"variable {entry.name!r} has dims {list(entry.variable.dims)}, so each row is a list of objects, and tensordict "
+            f"cannot load such rows from a memory-mapped tensordict whose batch has names ({list(entry.batch.dims)}); leave "
+            f"it out with exclude=[{entry.name!r}], or write with ds.td.to_zarr(path)"
+        )
 
 
 def _check_json(entry: Entry, leaf: Any) -> None:

@@ -84,7 +84,8 @@ class StoredArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.data.dtype)
+        dtype: np.dtype[Any] = np.dtype(self.data.dtype)
+        return dtype
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ def axes_of_multiscales(attrs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         if not isinstance(scale, Mapping) or not isinstance(scale.get("axes"), list):
             continue
         # 0.3 has plain strings, 0.4 objects
-        axes = tuple(axis.get("name") if isinstance(axis, Mapping) else axis for axis in scale["axes"])
-        if all(isinstance(axis, str) for axis in axes):
+        names = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in scale["axes"]]
+        axes = tuple(name for name in names if isinstance(name, str))
+        if len(axes) == len(names):
             paths = [entry.get("path") for entry in scale.get("datasets", ()) if isinstance(entry, Mapping)]
             found.update((path, axes) for path in paths if isinstance(path, str))
     return found

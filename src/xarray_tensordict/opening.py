@@ -15,10 +15,22 @@ from xarray.core.coordinates import Coordinates
 
 from .describe import describe_group
 from .inference import BatchDims, infer_batch
-from .model import ArrayInfo, GroupBatch, Inference, Key, LeftOut, RecordedBatch, Store, StoredArray, StoredGroup, group_name, walk
+from .model import (
+    ArrayInfo,
+    GroupBatch,
+    Inference,
+    Key,
+    LeftOut,
+    RecordedBatch,
+    Store,
+    StoredArray,
+    StoredGroup,
+    group_name,
+    walk,
+)
 from .naming import Dims, DimsArgument, given_dims, name_axes, name_batch, qualify, settle_sizes
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import restore
+from .restoring import claim_nested_coordinates, restore
 from .unbatched_entry import restore_unbatched
 
 ENCODING_KEY = "xarray_tensordict"
@@ -90,6 +102,7 @@ def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
     """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
     by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
     infos: dict[Key, ArrayInfo] = {}
@@ -240,8 +253,10 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     }
     if "preferred_chunks" in variable.encoding:
         chunks = variable.encoding["preferred_chunks"]
-        encoding["preferred_chunks"] = {dims.get(dim, dim): size for dim, size in chunks.items()}
-    moved = xr.Variable([dims.get(dim, dim) for dim in variable.dims], variable._data, variable.attrs, fastpath=True)
+        encoding["preferred_chunks"] = {dims.get(str(dim), dim): size for dim, size in chunks.items()}
+    moved = xr.Variable(
+        [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
+    )
     moved.encoding = encoding
     return moved
 

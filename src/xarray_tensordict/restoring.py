@@ -15,6 +15,7 @@ import xarray as xr
 from xarray.core import indexing
 
 from .array_wrappers import _Wrapped
+from .model import Key, StoredGroup
 
 _UNITS = frozenset({"s", "ms", "us"})
 # they belong to the stored numbers; xarray would turn times of another resolution into NaT with them (measured)
@@ -44,6 +45,33 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
                 encoding[name] = tuple(encoding[name][axis] for axis in order)
         variable = _with_data(variable, dims, Transposed(variable._data, tuple(order)), encoding)
     return variable
+
+
+def claim_nested_coordinates(groups: Mapping[Key, StoredGroup]) -> None:
+    """Understand ``coordinates = "metadata/algorithm"``, as plain ``Dataset.to_zarr`` writes it for nested names.
+
+    Groups are decoded one by one, so the arrays that are named are told their role, and the names go.
+    """
+    for key, group in groups.items():
+        for attrs in (group.attrs, *(array.attrs for array in group.arrays.values())):
+            text = attrs.get("coordinates")
+            if not isinstance(text, str) or "/" not in text:
+                continue
+            words = text.split()
+            found = [word for word in words if "/" in word and _claim(groups, (*key, *word.split("/")))]
+            rest = [word for word in words if word not in found]
+            if found and rest:
+                attrs["coordinates"] = " ".join(rest)
+            elif found:
+                del attrs["coordinates"]
+
+
+def _claim(groups: Mapping[Key, StoredGroup], key: Key) -> bool:
+    group = groups.get(key[:-1])
+    if group is None or key[-1] not in group.arrays:
+        return False
+    group.arrays[key[-1]].role = group.arrays[key[-1]].role or "coord"
+    return True
 
 
 def _with_data(variable: xr.Variable, dims: Any, data: Any, encoding: dict[str, Any]) -> xr.Variable:

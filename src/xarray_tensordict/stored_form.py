@@ -119,6 +119,8 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
             f"variable {place.name!r}: its dtype {variable.dtype} holds records or raw bytes, which cannot be written; "
             f"split it into one variable for each field, or drop it"
         )
+    if kind in _TIMES:
+        variable = _without_nat(variable)
     if place.layout == "xarray":
         return Stored(variable, record=_torch_record(variable))
     axes = batch_axes_first(variable, place.batch_dims)
@@ -139,6 +141,16 @@ def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
     if not variable.ndim and kind != "S":
         return _json(variable, str(read(variable)[()]), place)
     return Stored(variable, stack=place.stack(variable))
+
+
+def _without_nat(variable: xr.Variable) -> xr.Variable:
+    """Without the fill value that xarray leaves in the attributes of times that numpy has dtypes for: no store takes it."""
+    if not {"_FillValue", "missing_value"} & set(variable.attrs):
+        return variable
+    attrs = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
+    bare = xr.Variable(variable.dims, variable._data, attrs, fastpath=True)
+    bare.encoding = variable.encoding
+    return bare
 
 
 def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:

@@ -250,7 +250,7 @@ def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def same_values(a: xr.Variable, b: xr.Variable) -> bool:
     """Whether two variables have the same dims and values (NaN equals NaN)."""
-    return bool(a.equals(b))  # type: ignore[no-untyped-call]
+    return bool(a.equals(b))
 
 
 def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:

@@ -56,7 +56,7 @@ def flatten(dt: xr.DataTree) -> xr.Dataset:
     data = {name: variable for name, variable in variables.items() if name not in coords}
     own = xr.Coordinates(
         {name: variable for name, variable in variables.items() if name in coords},
-        indexes={name: index for name, index in root.xindexes.items()},
+        indexes=dict(root.xindexes),
     )
     flat = xr.Dataset(data, coords=own, attrs=root.attrs)
     flat.encoding = root.encoding

@@ -96,10 +96,16 @@ def feature_dims(arrays: Iterable[ArrayInfo], voters: Iterable[ArrayInfo]) -> di
     for info in arrays:
         if info.dims == (info.key[-1],) and _is_spatial_coordinate(info):
             found[info.key[-1]] = "space by its CF attributes"
-        elif len(info.shape) == 2 and None not in info.dims and (is_latitude(info) or is_longitude(info)):
-            if any(_has_dims_behind_another(voter.dims, info.dims) for voter in voters):
-                found.update((dim, f"the grid of {info.key[-1]!r}") for dim in info.dims if dim is not None)
+        elif _is_grid(info, voters):
+            found.update((dim, f"the grid of {info.key[-1]!r}") for dim in info.dims if dim is not None)
     return found
+
+
+def _is_grid(info: ArrayInfo, voters: Iterable[ArrayInfo]) -> bool:
+    """A 2-D latitude or longitude whose dims some voter has behind another; without that it is a swath."""
+    if len(info.shape) != 2 or None in info.dims or not (is_latitude(info) or is_longitude(info)):
+        return False
+    return any(_has_dims_behind_another(voter.dims, info.dims) for voter in voters)
 
 
 def _has_dims_behind_another(dims: tuple[str | None, ...], grid: tuple[str | None, ...]) -> bool:

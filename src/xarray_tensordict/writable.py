@@ -183,7 +183,7 @@ def _why_not_bare(bare: _Bare) -> str | None:
         return f"tensordict cannot read it ({type(error).__name__}: {error})"
     finally:
         if bare.is_path:
-            td.close()  # type: ignore[no-untyped-call]
+            td.close()
 
 
 def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:

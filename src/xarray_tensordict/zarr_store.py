@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
+from zarr.abc.store import Store as ZarrStoreBase
 from zarr.codecs.bytes import Endian
 from zarr.core.sync import sync
 from zarr.errors import GroupNotFoundError, NodeNotFoundError
@@ -47,7 +48,7 @@ _CODE_DTYPES = {
     "float8_e8m0fnu": "uint8",
 }
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
-_DEFAULT_COMPRESSORS = ([], [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}])
+_DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
 _NATIVE_ENDIAN = (None, Endian.little)
 _METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
@@ -122,7 +123,7 @@ class ZarrGroupStore:
                 mask=mask,
             )
         group = _open_root(source, description, consolidated, storage_options, zarr_format)
-        owns = not isinstance(source, zarr.abc.store.Store)
+        owns = not isinstance(source, ZarrStoreBase)
         return cls(
             _child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask
         )
@@ -413,6 +414,10 @@ class _GroupReader:
         variable = store.open_store_variable(name)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2, foreign=raw or None in dims)
+        if variable.dtype.kind in "mM":
+            # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
+            attrs.pop("_FillValue", None)
+            encoding.pop("fill_value", None)
         return StoredArray(name, variable._data, dims, attrs, encoding, raw=raw and array.ndim > 0)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
@@ -470,7 +475,7 @@ def _is_default_codec(name: str, codec: Any) -> bool:
     if name == "filters":
         return codec in ((), None)
     if name == "compressors":
-        return [found.to_dict() for found in codec or ()] in _DEFAULT_COMPRESSORS
+        return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
     return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
 
 
