@@ -475,7 +475,13 @@ def views(monkeypatch) -> list[tuple[str, int, int]]:
         seen.append((Path(self.path).name, start, stop))
         return view(self, start, stop)
 
+    def rows_noted(self, starts, out):
+        seen.append((Path(self.path).name, min(starts), max(starts) + out.shape[1]))
+        return rows(self, starts, out)
+
+    rows = memmap_files.FileBytes.rows
     monkeypatch.setattr(memmap_files.FileBytes, "view", noted)
+    monkeypatch.setattr(memmap_files.FileBytes, "rows", rows_noted)
     return seen
 
 
@@ -484,7 +490,7 @@ def test_opening_reads_metadata_alone(path, monkeypatch):
     read = []
     original = memmap_files.FolderFiles.read
     monkeypatch.setattr(memmap_files.FolderFiles, "read", lambda self, part: read.append(part) or original(self, part))
-    monkeypatch.setattr(memmap_files.FileBytes, "_map", None)
+    monkeypatch.setattr(memmap_files.FileBytes, "_opened", None)
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert len(ds) == 1000
         assert "batch_0: 3" in repr(ds.td)
@@ -513,6 +519,19 @@ def test_a_selection_reads_its_rows(path, views):
     views.clear()
     np.testing.assert_array_equal(ds["x"].isel(batch_0=points, dim_4=points % 4), whole[[5, 2, 5], [1, 2, 1]])
     assert views == [("x.memmap", 32, 96)]
+
+
+def test_large_rows_are_read_one_by_one(path, monkeypatch):
+    whole = torch.arange(10 * 5000).view(10, 50, 100)
+    TensorDict({"x": whole}, [10]).memmap(path)
+    monkeypatch.setattr(memmap_files.FileBytes, "view", None)
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    for key in [3, -1, slice(2, 4), slice(8, 1, -3), slice(5, 5), [7, 3, 7, -1], [], 0, slice(None)]:
+        found = ds["x"][key].values
+        np.testing.assert_array_equal(found, whole.numpy()[key if key != [] else slice(0)])
+        found[...] = 0
+    with pytest.raises(IndexError):
+        ds["x"][[10]].values  # noqa: B018
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "complex32"])

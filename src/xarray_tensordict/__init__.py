@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from . import testing
     from .annotate import annotate
     from .inference import infer_batch
+    from .model import ArrayInfo
     from .persistent import open_persistent
     from .to_dataset import to_dataset, to_datatree
 
-__all__ = ["annotate", "infer_batch", "open_persistent", "testing", "to_dataset", "to_datatree"]
+__all__ = ["ArrayInfo", "annotate", "infer_batch", "open_persistent", "testing", "to_dataset", "to_datatree"]
 
 _WHERE = {
+    "ArrayInfo": "model",
     "annotate": "annotate",
     "infer_batch": "inference",
     "open_persistent": "persistent",

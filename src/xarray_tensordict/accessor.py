@@ -75,6 +75,10 @@ class DatasetAccessor:
         """
         from .record import infer_dataset, with_record
 
+        if isinstance(batch_dims, (int, float)):
+            raise TypeError(
+                f"set_batch_dims: expected names of dims, got {batch_dims!r}; a count works in to_tensordict(batch_dims=...)"
+            )
         names = [batch_dims] if isinstance(batch_dims, str) else list(batch_dims)
         infer_dataset(self._ds, given=names or 0)
         return with_record(self._ds, {(): names})

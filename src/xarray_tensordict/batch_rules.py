@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
-from .model import ArrayInfo, EvidenceKind, GroupBatch, RecordedBatch
+from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, RecordedBatch
 from .voting import is_time_like, names_of
 
 Dims = tuple[str | None, ...]
@@ -33,6 +35,8 @@ class Ballot:
         Dims before which a batch stops, each with the reason.
     where
         How messages call the group.
+    spans_groups
+        Whether the voters are those of several groups, because the group has none of its own.
     """
 
     voters: tuple[ArrayInfo, ...]
@@ -40,6 +44,7 @@ class Ballot:
     reach: tuple[ArrayInfo, ...]
     stops: dict[str, str]
     where: str
+    spans_groups: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,29 +81,61 @@ def by_named_dims(ballot: Ballot) -> GroupBatch | None:
     # arrays of the same dims give the same candidates: ask one of each
     highest = {info.dims: info for info in named if len(info.shape) == rank}
     candidates = {candidate.dims: candidate for info in highest.values() for candidate in _prefixes(info, ballot)}
-    if not candidates:
+    best = min(candidates.values(), key=lambda candidate: _preference(candidate, ballot), default=None)
+    if best is None or not (_is_preferred(best, ballot) or 2 * _elements(best.covered) > _elements(ballot.voters)):
+        best = _overruling(ballot, {candidate.dims[0] for candidate in candidates.values()}) or best
+    if best is None:
         if all(info.dims[0] is not None for info in ballot.voters):
             return no_batch(_why_not(ballot))
         return None
-    best = min(candidates.values(), key=lambda candidate: _preference(candidate, ballot))
     return _cut_to_first_axis(best, ballot)
 
 
-def _prefixes(info: ArrayInfo, ballot: Ballot) -> list[_Candidate]:
-    """All leading prefixes of the dims of `info` that every voter starts with or has no dim of."""
+def _prefixes(info: ArrayInfo, ballot: Ballot, overruled: Collection[Key] = ()) -> list[_Candidate]:
+    """All leading prefixes of the dims of `info` that every voter (but those overruled) starts with or has no dim of."""
     found = []
     for length in range(1, len(info.shape) + 1):
         last = info.dims[length - 1]
         if last is None or info.dims.count(last) > 1 or last in ballot.stops:
             break
         prefix = tuple(str(dim) for dim in info.dims[:length])
-        covered = [voter for voter in ballot.voters if voter.dims[:length] == prefix]
-        if all(voter in covered or not set(prefix) & set(voter.dims) for voter in ballot.voters):
-            marked = all(is_marked(dim) for dim in prefix)
-            found.append(
-                _Candidate(prefix, info.shape[:length], tuple(covered), _stop_after(info, length, ballot), marked)
-            )
+        if not all(_agrees(voter, prefix) for voter in ballot.voters if voter.key not in overruled):
+            continue
+        covered = tuple(voter for voter in ballot.voters if voter.dims[:length] == prefix)
+        marked = all(is_marked(dim) for dim in prefix)
+        found.append(_Candidate(prefix, info.shape[:length], covered, _stop_after(info, length, ballot), marked))
     return found
+
+
+def _agrees(voter: ArrayInfo, prefix: tuple[str, ...]) -> bool:
+    """A voter starts with all dims of the prefix, or has none of them."""
+    return voter.dims[: len(prefix)] == prefix or not set(prefix).intersection(voter.dims)
+
+
+def _elements(arrays: Sequence[ArrayInfo]) -> int:
+    return sum(math.prod(info.shape) for info in arrays)
+
+
+def _is_preferred(candidate: _Candidate, ballot: Ballot) -> bool:
+    """Whether something but the number of elements speaks for a candidate."""
+    first = candidate.dims[0]
+    return candidate.marked or _is_unlimited(first, ballot.reach) or is_time_like(first, ballot.reach)
+
+
+def _overruling(ballot: Ballot, not_vetoed: Collection[str]) -> _Candidate | None:
+    """A minority cannot veto: the first dim of the arrays that hold more than half of the elements.
+
+    Asked only where the strict rule explains no such majority (Argo: two arrays over (N_HISTORY, N_PROF) stand against
+    all that lead with N_PROF).
+    """
+    firsts = {str(info.dims[0]) for info in ballot.voters if info.dims[0] is not None}
+    for first in sorted(firsts.difference(not_vetoed)):
+        covered = tuple(info for info in ballot.voters if info.dims[0] == first)
+        if len(covered) > 1 and 2 * _elements(covered) > _elements(ballot.voters):
+            others = [info.key for info in ballot.voters if info.dims[0] != first]
+            longest = [found for info in covered for found in _prefixes(info, ballot, others)[-1:]]
+            return min(longest, key=lambda found: _preference(found, ballot), default=None)
+    return None
 
 
 def _stop_after(info: ArrayInfo, length: int, ballot: Ballot) -> str | None:
@@ -121,7 +158,7 @@ def _preference(candidate: _Candidate, ballot: Ballot) -> tuple[object, ...]:
         not candidate.marked,
         not _is_unlimited(first, ballot.reach),
         not is_time_like(first, ballot.reach),
-        -sum(math.prod(info.shape) for info in candidate.covered),
+        -_elements(candidate.covered),
         -len(candidate.dims),
         candidate.dims,
     )
@@ -229,7 +266,7 @@ def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None,
         One sentence for each correction.
     """
     if record.sizes is None:
-        return _by_recorded_names(ballot, record.names or ()), []
+        return _by_recorded_names(ballot, record), []
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
     dims = tuple(name or found for name, found in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
@@ -243,7 +280,9 @@ def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None,
 
 def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
     leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
-    return _names_at(leaders, len(sizes)) if leaders else (None,) * len(sizes)
+    # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
+    marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
+    return _names_at(marked or leaders, len(sizes)) if leaders else (None,) * len(sizes)
 
 
 def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
@@ -263,14 +302,15 @@ def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[Group
     return GroupBatch(names, sizes, "recorded", reason), [warning]
 
 
-def _by_recorded_names(ballot: Ballot, names: Sequence[str | None]) -> GroupBatch | None:
+def _by_recorded_names(ballot: Ballot, record: RecordedBatch) -> GroupBatch | None:
     """Names that are no longer dims are dropped; dims that are now in front of them are added in front."""
+    names = record.names or ()
     sizes = _sizes(ballot.arrays)
     kept = tuple(name for name in names if name is not None and name in sizes)
     if names and not kept:
         return None
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
-    front = _dims_in_front(holders, kept, ballot)
+    front = _dims_in_front(holders, kept, record.in_front, ballot)
     dims = front + kept
     reason = f"batch dims {list(names)} are recorded in attrs['tensordict_batch_dims']"
     if len(kept) < len(names):
@@ -280,11 +320,13 @@ def _by_recorded_names(ballot: Ballot, names: Sequence[str | None]) -> GroupBatc
     return GroupBatch(dims, tuple(sizes[dim] for dim in dims), "recorded", reason)
 
 
-def _dims_in_front(holders: Sequence[ArrayInfo], kept: tuple[str, ...], ballot: Ballot) -> tuple[str, ...]:
+def _dims_in_front(
+    holders: Sequence[ArrayInfo], kept: tuple[str, ...], passed_over: Collection[str], ballot: Ballot
+) -> tuple[str, ...]:
     fronts = set()
     for info in holders:
         first = min(info.dims.index(dim) for dim in kept if dim in info.dims)
-        fronts.add(info.dims[:first])
+        fronts.add(tuple(dim for dim in info.dims[:first] if dim not in passed_over))
     if len(fronts) != 1:
         return ()
     front = tuple(str(dim) for dim in fronts.pop())
@@ -304,14 +346,13 @@ def _sizes(arrays: Sequence[ArrayInfo]) -> dict[str, int]:
 # -- rule 1: given -----------------------------------------------------------------------------------------------------
 
 
-def by_given(ballot: Ballot, given: str | Sequence[str] | int) -> GroupBatch:
-    """Rule 1: what the caller says, checked against the arrays."""
-    if isinstance(given, bool):
+def by_given(ballot: Ballot, given: Any) -> GroupBatch:
+    """Rule 1: what the caller says (names or a count), checked against the arrays."""
+    if isinstance(given, Integral) and type(given) is not bool:
+        return _by_count(ballot, int(given))
+    if not isinstance(given, Iterable):
         raise TypeError(f"batch_dims: expected a name, a list of names or a count, got {given!r}")
-    if isinstance(given, int):
-        return _by_count(ballot, given)
-    names = (given,) if isinstance(given, str) else tuple(given)
-    return _by_given_names(ballot, names)
+    return _by_given_names(ballot, (given,) if isinstance(given, str) else tuple(given))
 
 
 def _by_given_names(ballot: Ballot, names: tuple[str, ...]) -> GroupBatch:
@@ -348,7 +389,8 @@ def _by_count(ballot: Ballot, count: int) -> GroupBatch:
     if count == 0:
         return GroupBatch((), (), "given", reason)
     inferred = by_named_dims(ballot) or by_shape(ballot)
-    voters = _led_by(ballot, inferred) if inferred and inferred.sizes else list(ballot.voters)
+    unanimous = ballot.spans_groups or not (inferred and inferred.sizes)
+    voters = list(ballot.voters) if unanimous or inferred is None else _led_by(ballot, inferred)
     if not voters:
         raise ValueError(
             f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
@@ -363,6 +405,7 @@ def _by_count(ballot: Ballot, count: int) -> GroupBatch:
             )
     wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
     if wrong:
+        wrong = [info for info in wrong if info is not reference]
         raise ValueError(
             f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
             f"{'/'.join(reference.key)!r} has shape {list(reference.shape)}, "

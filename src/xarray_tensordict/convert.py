@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import NonTensorData, TensorDict, UnbatchedTensor
+from tensordict import NonTensorData, TensorDict, UnbatchedTensor, is_tensor_collection
 
 from .entries import Entry, Plan, Unbatched, plan_entries, td_names
 from .inference import BatchDims
@@ -47,15 +47,19 @@ def to_tensordict(
         td = td.to(device)
     if out is not None:
         return fill(out, td)
-    return td if cls is None else cls.from_tensordict(td)
+    if cls is None:
+        return td
+    if not hasattr(cls, "from_tensordict"):
+        raise TypeError(f"cls: expected a tensorclass, got {cls!r}")
+    return cls.from_tensordict(td)
 
 
 def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key, Leaf]:
     tensors = [entry for entry in plan.entries if entry.form == "tensor"] if copy is False else []
     found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
     mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
-    values = compute_together([entry.variable for entry in plan.entries if entry.key not in mapped])
-    rest = iter(values)
+    unread = [entry for entry in plan.entries if entry.key not in mapped]
+    rest = iter(compute_together([entry.variable for entry in unread], [entry.name for entry in unread]))
     leaves: dict[Key, Leaf] = {}
     for entry in plan.entries:
         if entry.key in mapped:
@@ -71,7 +75,9 @@ def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key,
     return leaves
 
 
-def compute_together(variables: Sequence[xr.Variable]) -> list[np.ndarray[Any, Any]]:
+def compute_together(
+    variables: Sequence[xr.Variable], names: Sequence[str] | None = None
+) -> list[np.ndarray[Any, Any]]:
     """Read variables: those backed by dask in one computation, the others one by one, past xarray's cache."""
     chunked = [index for index, variable in enumerate(variables) if variable.chunks is not None]
     computed: dict[int, Any] = {}
@@ -80,8 +86,19 @@ def compute_together(variables: Sequence[xr.Variable]) -> list[np.ndarray[Any, A
 
         computed = dict(zip(chunked, compute(*(variables[index].data for index in chunked)), strict=True))
     return [
-        np.asarray(computed[index]) if index in computed else read(variable) for index, variable in enumerate(variables)
+        np.asarray(computed[index]) if index in computed else _read_named(variable, names[index] if names else None)
+        for index, variable in enumerate(variables)
     ]
+
+
+def _read_named(variable: xr.Variable, name: str | None) -> np.ndarray[Any, Any]:
+    """Read a variable; where that fails the error names it, so that it can be excluded."""
+    try:
+        return read(variable)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        if name is not None:
+            error.add_note(f"while reading the variable {name!r}; exclude=[{name!r}] leaves it out")
+        raise
 
 
 def make_leaf(
@@ -159,6 +176,8 @@ def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> Tens
 
 def fill(out: Any, td: TensorDict) -> Any:
     """Copy the values of `td` into the tensors of an existing tensordict."""
+    if not is_tensor_collection(out):
+        raise TypeError(f"out: expected a tensordict whose tensors are to be filled, got {type(out).__name__}")
     for key, value in td.items(include_nested=True, leaves_only=True):
         target = out.get(key, None)
         if (

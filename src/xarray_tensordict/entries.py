@@ -15,7 +15,7 @@ import xarray as xr
 from .batch_rules import is_marked
 from .describe import key_of
 from .model import EntryClass, GroupBatch, Inference, Key
-from .xarray_private import multiindex_dims
+from .xarray_private import multiindex_dims, transpose_axes
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]
@@ -178,9 +178,10 @@ def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
     lead = [dim for dim in batch.dims if dim in variable.dims]
     if list(variable.dims[: len(lead)]) == lead:
         return variable
-    moved = variable.transpose(*lead, ...)
-    moved.encoding = variable.encoding
-    return moved
+    # by axis number: transpose by name refuses a dim that stands twice
+    order = [variable.dims.index(dim) for dim in lead]
+    order += [axis for axis in range(variable.ndim) if axis not in order]
+    return transpose_axes(variable, order)
 
 
 def _why_not(variable: xr.Variable) -> str | None:

@@ -122,7 +122,8 @@ def _write(
         options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
         options.setdefault("chunks", True)
     if 0 in variable.shape and "maxshape" not in options:
-        options = {}
+        options = {word: options[word] for word in ("dtype",) if word in options}
+    dtype = np.dtype(options.pop("dtype", dtype))
     dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
     try:
         _fill(dataset, variable, pending)
@@ -269,7 +270,7 @@ def h5py_options(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``create_dataset`` from an encoding in the words of netCDF4 or of h5py."""
     options = {
         word: encoding[word]
-        for word in ("compression", "compression_opts", "shuffle", "fletcher32", "scaleoffset")
+        for word in ("dtype", "compression", "compression_opts", "shuffle", "fletcher32", "scaleoffset")
         if encoding.get(word) not in (None, False)
     }
     if encoding.get("zlib"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from .batch_rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
@@ -162,7 +163,8 @@ class _Tree:
             batch = self._recorded(key, parent) or self._followed(parent) or self._inferred(key)
         self.batches[key] = batch
         for child in self.children[key]:
-            self.decide(child, batch)
+            # a batch of no dims that was asked for holds for the groups below too
+            self.decide(child, batch, 0 if given is not None and not batch.sizes else None)
         return batch
 
     def _given(self, key: Key, given: BatchDims) -> GroupBatch:
@@ -172,8 +174,8 @@ class _Tree:
             voters = [
                 voter for child in self.children if child[: len(key)] == key for voter in self.ballot(child).voters
             ]
-            ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where)
-        elif not isinstance(given, int):
+            ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where, spans_groups=True)
+        elif not isinstance(given, Integral):
             ballot = Ballot(ballot.voters, tuple(below), ballot.reach, ballot.stops, ballot.where)
         return by_given(ballot, given)
 
@@ -182,7 +184,7 @@ class _Tree:
         if record is None:
             return None
         ballot = self.ballot(key)
-        if not ballot.voters:
+        if not ballot.voters or record.sizes is None:
             below = tuple(info for info in self.arrays if info.key[: len(key)] == key)
             ballot = Ballot(ballot.voters, below, ballot.reach, ballot.stops, ballot.where)
         batch, warnings = by_record(ballot, record)

@@ -303,4 +303,6 @@ class Group:
 
 def read_together(requests: Sequence[tuple[Leaf, Selection | None]]) -> list[np.ndarray[Any, Any]]:
     """Read what leaves request; what dask backs is computed in one graph."""
-    return compute_together([leaf.request(selection) for leaf, selection in requests])
+    return compute_together(
+        [leaf.request(selection) for leaf, selection in requests], [leaf.name for leaf, _ in requests]
+    )

@@ -32,6 +32,8 @@ CODE_DTYPES = {
     "complex32": "uint32",
 }
 """Dtypes of torch that numpy lacks, and the integers of the same width."""
+_LARGE_ROW = 4096
+"""From this size on rows are read one by one; it takes as long as faulting in a page of a map."""
 
 
 class MemmapArray(BackendArray):
@@ -53,14 +55,50 @@ class MemmapArray(BackendArray):
         self.shape = shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        found = self._whole_rows(key)
+        return self._parts(key) if found is None else found
+
+    @property
+    def _row_size(self) -> int:
+        return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def _whole_rows(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any] | None:
+        """The selection, if it is of whole rows that lie together or are large."""
+        rows = key.tuple[0] if self.shape else 0
+        inner = zip(key.tuple[1:], self.shape[1:], strict=True)
+        if isinstance(key, indexing.VectorizedIndexer) or not all(_is_everything(part, size) for part, size in inner):
+            return None
+        size = self._row_size
+        lead: tuple[int, ...] = ()
+        if isinstance(rows, int | np.integer):
+            number = int(rows) + self.shape[0] if rows < 0 else int(rows)
+            starts, piece = [number * size], size
+            outside = number < 0 or number >= (self.shape[0] if self.shape else 1)
+        elif isinstance(rows, slice):
+            numbers = range(self.shape[0])[rows]
+            together = len(numbers) > 0 and (numbers.step == 1 or len(numbers) == 1)
+            lead, outside = (len(numbers),), not (together or size >= _LARGE_ROW)
+            starts, piece = (
+                ([numbers[0] * size], len(numbers) * size) if together else ([n * size for n in numbers], size)
+            )
+        else:
+            wanted = np.where(rows < 0, rows + self.shape[0], rows)
+            lead, starts, piece = (len(wanted),), (wanted * size).tolist(), size
+            outside = size < _LARGE_ROW or not ((wanted >= 0) & (wanted < self.shape[0])).all()
+        if outside:
+            return None
+        array = np.empty((*lead, *self.shape[1:]), self.dtype)
+        if not array.size:
+            return array
+        return array if self._data.rows(starts, _bytes_of(array).reshape(-1, piece)) else None
+
+    def _parts(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any]:
+        """Any selection, from a view of the rows from the first one to the last."""
         selection, first, last = _only_rows(key.tuple, self.shape)
-        shape = (last - first, *self.shape[1:]) if self.shape else ()
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        start = first * row
-        stop = last * row if self.shape else self.dtype.itemsize
+        start, stop = first * self._row_size, last * self._row_size
         # numpy makes no array of an empty buffer
-        found = np.frombuffer(self._data.view(start, stop), self.dtype) if start < stop else np.empty(0, self.dtype)
-        array = found.reshape(shape)
+        seen = np.frombuffer(self._data.view(start, stop), self.dtype) if start < stop else np.empty(0, self.dtype)
+        array = seen.reshape((last - first, *self.shape[1:]) if self.shape else ())
         adapter = indexing.NumpyIndexingAdapter(array)
         explicit = type(key)(selection)
         if isinstance(key, indexing.VectorizedIndexer):
@@ -69,8 +107,9 @@ class MemmapArray(BackendArray):
             found = adapter.oindex[explicit]
         else:
             found = adapter[explicit]
-        # a view would be of the map
-        return np.array(found, dtype=self.dtype, copy=True)
+        # a view of a map must not get out
+        copied: np.ndarray[Any, Any] = np.array(found, copy=True) if np.may_share_memory(found, array) else found
+        return np.asarray(copied)
 
     def private(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any] | None:
         """A selection by ints and slices as a view of a private copy-on-write map; None where there is none."""
@@ -80,6 +119,14 @@ class MemmapArray(BackendArray):
             return None
         view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)
         return view[(*key, ...)]  # with the dots a single element is a view, too
+
+
+def _is_everything(part: Any, size: int) -> bool:
+    return isinstance(part, slice) and range(size)[part] == range(size)
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return array.reshape(-1).view(np.uint8)
 
 
 def _only_rows(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], int, int]:

@@ -1,6 +1,7 @@
 """Where the bytes of a memory-mapped tensordict lie: in the files of a folder, or in the entries of a ``.tdz`` archive.
 
-A map is made for each read and never leaves this package: whoever reads copies what it selects. (A write to a read-only
+Rows are read; where parts of rows are selected, the file is mapped for this one read. A map never leaves this package:
+whoever reads copies what it selects. (A write to a read-only
 map kills the process, and so does a read behind the end of a file that has become shorter.) The one exception is
 :meth:`Bytes.private`, a copy-on-write map that can be written to. What is handed out holds paths and sizes only, so it
 pickles small, and works in other processes and from many threads.
@@ -8,13 +9,16 @@ pickles small, and works in other processes and from many threads.
 
 from __future__ import annotations
 
+import io
 import lzma
 import mmap
 import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +53,15 @@ class Bytes(Protocol):
         ------
         ValueError
             Where there are fewer bytes than ``meta.json`` says.
+        """
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        """Copy the bytes at each of `starts` into a row of `out`; False where there is nothing faster than `view`.
+
+        Raises
+        ------
+        ValueError
+            As `view` does.
         """
 
     def private(self) -> Buffer | None:
@@ -111,15 +124,25 @@ class FileBytes:
     def view(self, start: int, stop: int) -> Buffer:
         return self._map(mmap.ACCESS_READ)[start:stop]
 
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        with self._opened() as file:
+            _read_rows(file, self.path, starts, out)
+        return True
+
     def private(self) -> Buffer | None:
         return self._map(mmap.ACCESS_COPY)
 
     def _map(self, access: int) -> Buffer:
         if not self.size:
             return np.empty(0, np.uint8)
-        with open(self.path, "rb") as file:
-            _check_size(self.path, self.what, self.size, os.fstat(file.fileno()).st_size)
+        with self._opened() as file:
             return _map(file.fileno(), 0, self.size, access)
+
+    @contextmanager
+    def _opened(self) -> Iterator[io.FileIO]:
+        with open(self.path, "rb", buffering=0) as file:
+            _check_size(self.path, self.what, self.size, os.fstat(file.fileno()).st_size)
+            yield file
 
 
 def _check_size(name: str, what: str, expected: int, found: int) -> None:
@@ -130,6 +153,18 @@ def _check_size(name: str, what: str, expected: int, found: int) -> None:
             f"or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )
+
+
+def _read_rows(file: io.FileIO, name: str, starts: Iterable[int], out: Buffer) -> None:
+    """Faster than a map, whose every page has to be faulted in, and no danger where another process cuts the file."""
+    for start, row in zip(starts, out, strict=True):
+        file.seek(start)
+        left = memoryview(row)
+        while left.nbytes:
+            count = file.readinto(left)
+            if not count:
+                raise ValueError(f"{name}: it became shorter while it was read; another program writes to it")
+            left = left[count:]
 
 
 def _map(fileno: int, offset: int, size: int, access: int) -> Buffer:
@@ -200,15 +235,25 @@ class StoredEntry:
     def view(self, start: int, stop: int) -> Buffer:
         return self._map(mmap.ACCESS_READ)[start:stop]
 
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        with self._opened() as (file, offset):
+            _read_rows(file, f"{self.archive}::{self.name}", (offset + start for start in starts), out)
+        return True
+
     def private(self) -> Buffer | None:
         return self._map(mmap.ACCESS_COPY)
 
     def _map(self, access: int) -> Buffer:
         if not self.size:
             return np.empty(0, np.uint8)
+        with self._opened() as (file, offset):
+            return _map(file.fileno(), offset, self.size, access)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[io.FileIO, int]]:
         where = f"{self.archive}::{self.name}"
         _check_size(where, self.what, self.size, self.held)
-        with open(self.archive, "rb") as file:
+        with open(self.archive, "rb", buffering=0) as file:
             file.seek(self.header)
             fixed = file.read(_LOCAL_HEADER.size)
             signature, *_, name_length, extra_length = (
@@ -222,7 +267,7 @@ class StoredEntry:
                 )
             offset = self.header + _LOCAL_HEADER.size + name_length + extra_length
             _check_size(where, self.what, self.size, os.fstat(file.fileno()).st_size - offset)
-            return _map(file.fileno(), offset, self.size, access)
+            yield file, offset
 
 
 def _encoded(name: str) -> list[bytes]:
@@ -259,6 +304,9 @@ class CompressedEntry:
         if len(found) != stop - start:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        return False
 
     def private(self) -> Buffer | None:
         return None

@@ -388,6 +388,9 @@ class _Nothing:
     def view(self, start: int, stop: int) -> Any:
         return np.empty(stop - start, np.uint8)
 
+    def rows(self, starts: Any, out: Any) -> bool:
+        return True
+
     def private(self) -> Any:
         return np.empty(0, np.uint8)
 

@@ -92,11 +92,13 @@ class StoredArray:
 class RecordedBatch:
     """The batch that a store records for a group: sizes, and names where it has any.
 
-    ``sizes`` is None where only names are recorded.
+    ``sizes`` is None where only names are recorded; ``in_front`` are the dims that stood in front of them then, so that
+    only dims that came later are taken for new batch dims.
     """
 
     sizes: tuple[int, ...] | None
     names: tuple[str | None, ...] | None
+    in_front: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -171,7 +173,7 @@ class ArrayInfo:
     kind
         What the elements are.
     dims
-        One name for each axis, None for an axis without a name.
+        One name for each axis, None for an axis without a name; by default no axis has one.
     role
         Data, coordinate or index coordinate.
     unlimited
@@ -188,6 +190,12 @@ class ArrayInfo:
     role: Role = "data"
     unlimited: frozenset[int] = frozenset()
     attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.dims and self.shape:
+            object.__setattr__(self, "dims", (None,) * len(self.shape))
+        if len(self.dims) != len(self.shape):
+            raise ValueError(f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from types import EllipsisType
 from .model import ArrayInfo, GroupBatch, Inference, Key, group_name
 
 Dims = tuple[str, ...]
-DimsArgument = Mapping[str, Sequence[str | EllipsisType]]
+DimsArgument = Mapping[str | Key, Sequence[str | EllipsisType]]
 
 
 def given_dims(
@@ -74,13 +74,38 @@ def given_dims(
     return (*recorded[:start], *front, *recorded[start + len(front) : end], *back)
 
 
+def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> None:
+    """Check the caller's ``dims=`` against the arrays there are.
+
+    Raises
+    ------
+    TypeError
+        For something that is no mapping.
+    ValueError
+        For a key or glob that no array matches: a misspelt name would else do nothing.
+    """
+    if argument is None:
+        return
+    if not isinstance(argument, Mapping):
+        raise TypeError(
+            f"dims: expected a mapping of array names to dims, such as {{'images': ('y', 'x')}}, got {argument!r}"
+        )
+    names = ["/".join(key) for key in keys]
+    for pattern in argument:
+        text = "/".join(pattern) if isinstance(pattern, tuple) else pattern
+        if not any(fnmatch.fnmatchcase(name, text) for name in names) and text not in names:
+            raise ValueError(f"dims: no array is called {text!r}; there are: {sorted(names)[:50]}")
+
+
 def _lookup(argument: DimsArgument | None, key: Key) -> tuple[str | EllipsisType, ...] | None:
     if not argument:
         return None
     name = "/".join(key)
-    if name in argument:
-        return _as_tuple(argument[name])
-    matches = [pattern for pattern in argument if fnmatch.fnmatchcase(name, pattern)]
+    for exact in (name, key):
+        if exact in argument:
+            return _as_tuple(argument[exact])
+    patterns = [pattern for pattern in argument if isinstance(pattern, str)]
+    matches = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
     # the most telling glob wins: the one with most plain characters
     return (
         _as_tuple(argument[max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))])
@@ -162,9 +187,7 @@ def settle_sizes(
             sizes.setdefault(dim, size)
     settled, warnings = {}, []
     for key, dims in named.items():
-        changed = tuple(
-            dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in zip(dims, shapes[key], strict=True)
-        )
+        changed = tuple(_fitting_name(dim, size, sizes) for dim, size in zip(dims, shapes[key], strict=True))
         settled[key] = changed
         for before, after, size in zip(dims, changed, shapes[key], strict=True):
             if before != after:
@@ -173,6 +196,14 @@ def settle_sizes(
                     f"group: the dim is called {after!r}"
                 )
     return settled, warnings
+
+
+def _fitting_name(dim: str, size: int, sizes: dict[str, int]) -> str:
+    """`dim`, or with its size as a suffix where the name has another size; the name is then taken."""
+    name = dim
+    while sizes.setdefault(name, size) != size:
+        name = f"{dim}_{size}" if name == dim else f"{name}_"
+    return name
 
 
 def qualify(named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], inference: Inference) -> dict[Key, Dims]:

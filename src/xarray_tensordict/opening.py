@@ -28,7 +28,7 @@ from .model import (
     group_name,
     walk,
 )
-from .naming import Dims, DimsArgument, given_dims, name_axes, name_batch, qualify, settle_sizes
+from .naming import Dims, DimsArgument, check_dims_argument, given_dims, name_axes, name_batch, qualify, settle_sizes
 from .record import read_record, set_record_if_needed, with_record
 from .restoring import claim_nested_coordinates, restore
 from .unbatched_entry import restore_unbatched
@@ -105,6 +105,7 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
+    check_dims_argument(options.dims, ((*group.key, name) for group in by_key.values() for name in group.arrays))
     infos: dict[Key, ArrayInfo] = {}
     for group in by_key.values():
         dims = {
@@ -137,7 +138,8 @@ def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> 
 def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
     for group in groups.values():
         for name in list(group.arrays):
-            if "/".join((*group.key, name)) in names or name in names:
+            key = (*group.key, name)
+            if name in names or any("/".join(key[:length]) in names for length in range(1, len(key) + 1)):
                 del group.arrays[name]
 
 
@@ -337,7 +339,8 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
         left_out = "; ".join(str(member) for member in layout.left_out)
         warnings.warn(f"{store.description}: left out {left_out}", UserWarning, stacklevel=outside())
     if layout.warnings:
-        warnings.warn(f"{store.description}: {'; '.join(layout.warnings)}", UserWarning, stacklevel=outside())
+        told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
+        warnings.warn(f"{store.description}: {told}", UserWarning, stacklevel=outside())
     notes: dict[str, Any] = {}
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
@@ -359,6 +362,15 @@ def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Data
     if layout.inference is None:
         return ds
     shown = {key: name_batch(batch) for key, batch in layout.inference.groups.items() if key in layout.groups}
+    lost = [dim for dim in shown[()] if dim not in ds.dims]
+    if lost:
+        warnings.warn(
+            f"the batch size {list(layout.inference.batch_size)} is lost: no array has the dims {lost}, and a Dataset has a "
+            f"dim only where an array has it",
+            UserWarning,
+            stacklevel=outside(),
+        )
+        return ds
     encoding = ds.encoding
     recorded = with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
     recorded.encoding = encoding

@@ -2,7 +2,8 @@
 
 A JSON text, because attributes are lost or changed otherwise: a one-element list comes back from netCDF as a string.
 A list names the batch dims of the root; an object gives them for each group that does not simply follow the group
-above it, ``{"": ["time"], "next": ["time", "agent"]}``.
+above it, ``{"": ["time"], "next": ["time", "agent"]}``. ``"/in_front"`` lists dims that stood in front of those that were
+chosen: dims that come in front later (``xr.concat`` along a new dim) are taken for new batch dims, these are not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .describe import describe_dataset
 from .inference import infer_batch
 from .metadata import BATCH_DIMS_ATTR
 from .model import Inference, Key, RecordedBatch
+
+_IN_FRONT = "/in_front"
 
 Batches = Mapping[Key, Sequence[str | None]]
 
@@ -36,14 +39,15 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
         value = json.loads(text) if isinstance(text, (str, bytes)) else text
     except json.JSONDecodeError:
         value = None
-    groups = value if isinstance(value, dict) else {"": value}
+    groups = dict(value) if isinstance(value, dict) else {"": value}
+    in_front = groups.pop(_IN_FRONT, [])
     for names in groups.values():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(
                 f"{where}: expected a JSON list of dim names in attrs[{BATCH_DIMS_ATTR!r}], found {text!r}; set it with "
                 f"ds.td.set_batch_dims(...) or delete it"
             )
-    return {_key(path): RecordedBatch(None, tuple(names)) for path, names in groups.items()}
+    return {_key(path): RecordedBatch(None, tuple(names), frozenset(in_front)) for path, names in groups.items()}
 
 
 def _key(path: str) -> Key:
@@ -60,9 +64,22 @@ def infer_dataset(
 
 def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     """Record the batch dims, whatever the inference would find."""
+    value = _smallest(batches)
+    in_front = _dims_in_front(ds, batches.get((), ()))
+    if in_front:
+        value = {**(value if isinstance(value, dict) else {"": value}), _IN_FRONT: in_front}
     ds = ds.copy(deep=False)
-    ds.attrs = {**ds.attrs, BATCH_DIMS_ATTR: json.dumps(_smallest(batches))}
+    ds.attrs = {**ds.attrs, BATCH_DIMS_ATTR: json.dumps(value)}
     return ds
+
+
+def _dims_in_front(ds: xr.Dataset, names: Sequence[str | None]) -> list[str]:
+    """The dims that stand in front of the batch dims in some variable: they were passed over, and stay so."""
+    found: set[str] = set()
+    for variable in ds.variables.values():
+        held = [axis for axis, dim in enumerate(variable.dims) if dim in names]
+        found.update(str(dim) for dim in variable.dims[: min(held, default=0)])
+    return sorted(found.difference(name for name in names if name is not None))
 
 
 def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:

@@ -50,28 +50,31 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
 def claim_nested_coordinates(groups: Mapping[Key, StoredGroup]) -> None:
     """Understand ``coordinates = "metadata/algorithm"``, as plain ``Dataset.to_zarr`` writes it for nested names.
 
-    Groups are decoded one by one, so the arrays that are named are told their role, and the names go.
+    Groups are decoded one by one. So arrays of other groups (of those above, or below one of those) that are named are
+    told their role here, and the names go.
     """
     for key, group in groups.items():
         for attrs in (group.attrs, *(array.attrs for array in group.arrays.values())):
             text = attrs.get("coordinates")
-            if not isinstance(text, str) or "/" not in text:
-                continue
-            words = text.split()
-            found = [word for word in words if "/" in word and _claim(groups, (*key, *word.split("/")))]
-            rest = [word for word in words if word not in found]
-            if found and rest:
+            words = text.split() if isinstance(text, str) else []
+            others = [word for word in words if word not in group.arrays]
+            claimed = {word for word in others if _claim(groups, key, word)}
+            rest = [word for word in words if word not in claimed]
+            if claimed and rest:
                 attrs["coordinates"] = " ".join(rest)
-            elif found:
+            elif claimed:
                 del attrs["coordinates"]
 
 
-def _claim(groups: Mapping[Key, StoredGroup], key: Key) -> bool:
-    group = groups.get(key[:-1])
-    if group is None or key[-1] not in group.arrays:
-        return False
-    group.arrays[key[-1]].role = group.arrays[key[-1]].role or "coord"
-    return True
+def _claim(groups: Mapping[Key, StoredGroup], key: Key, word: str) -> bool:
+    """Make a coordinate of the array that `word` names, as seen from the group at `key` or from one above it."""
+    for length in range(len(key), -1, -1):
+        *path, name = (*key[:length], *word.split("/"))
+        group = groups.get(tuple(path))
+        if group is not None and name in group.arrays:
+            group.arrays[name].role = group.arrays[name].role or "coord"
+            return True
+    return False
 
 
 def _with_data(variable: xr.Variable, dims: Any, data: Any, encoding: dict[str, Any]) -> xr.Variable:

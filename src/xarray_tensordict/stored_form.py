@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from xarray.coding.strings import create_vlen_dtype
 
 from .model import EntryClass
 from .xarray_private import read
@@ -32,6 +33,7 @@ _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
 _CF_TIME_ATTRS = ("units", "calendar", "dtype")
+_TEXT_DTYPE: Any = create_vlen_dtype(str)  # type: ignore[no-untyped-call]
 _JSON_SCALARS = (str, bool, int, float, type(None))
 
 
@@ -303,11 +305,10 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
     values = np.asarray(variable.data.compute() if variable.chunks is not None else read(variable))
     held = xr.Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
     types = {type(item) for item in values.flat}
-    is_text = bool(types) and types <= {str, np.str_}
-    if is_text and (values.ndim or place.layout == "xarray"):
-        return Stored(held, stack=place.stack(held))
-    if not types:
-        text = xr.Variable(variable.dims, values.astype("U1"), variable.attrs, fastpath=True)
+    if types <= {str, np.str_} and (values.ndim or place.layout == "xarray"):
+        # no element says what an empty array holds; text is the likeliest
+        text = xr.Variable(variable.dims, values.astype(_TEXT_DTYPE), variable.attrs, fastpath=True)
+        text.encoding = variable.encoding
         return Stored(text, stack=place.stack(text))
     if types <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
         return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.stack(held))

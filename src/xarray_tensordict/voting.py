@@ -159,11 +159,13 @@ def voters_of(arrays: Iterable[ArrayInfo], *, sparse: bool, group_attrs: Mapping
     claimed = referenced_names(group_attrs)
     for info in arrays:
         claimed |= referenced_names(info.attrs)
-    return [
+    voters = [
         info
         for info in arrays
         if info.kind == "numeric" and info.role == "data" and info.shape and info.key[-1] not in claimed
     ]
+    # an array without elements says nothing where others have some; a buffer of nothing but such keeps its [0]
+    return [info for info in voters if 0 not in info.shape] or voters
 
 
 def names_of(keys: Iterable[Key], limit: int = 4) -> str:

@@ -5,7 +5,7 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,8 @@ import xarray as xr
 
 from .batch_rules import is_marked
 from .describe import key_of
-from .metadata import UNBATCHED_NAME, batch_record
-from .model import ArrayInfo, EntryClass, GroupBatch, Inference, Key
+from .metadata import MARKER_ATTRS, UNBATCHED_NAME, batch_record
+from .model import EntryClass, GroupBatch, Inference, Key
 from .naming import qualify
 from .record import infer_dataset, set_record_if_needed
 from .stored_form import Format, Layout, Place, Stored, store_form
@@ -125,7 +125,7 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
     _check_multiindex(ds)
     inference = infer_dataset(ds) if inference is None else inference
     local = _local_dims(ds, inference)
-    nodes: dict[Key, Node] = {(): Node(attrs=dict(ds.attrs))}
+    nodes: dict[Key, Node] = {(): Node(attrs=_shown(ds.attrs))}
     unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
     for name, variable in ds.variables.items():
         key = key_of(name)
@@ -159,7 +159,7 @@ def source_of_tree(dt: xr.DataTree) -> Source:
             str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()
         }
         unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
-        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, dict(ds.attrs), unlimited)
+        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, _shown(ds.attrs), unlimited)
     flat, inference = flatten(dt), infer_tree(dt)
     local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
     flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
@@ -205,9 +205,14 @@ def _check_multiindex(ds: xr.Dataset) -> None:
 
 
 def _with_dims(variable: xr.Variable, dims: tuple[str, ...]) -> xr.Variable:
-    moved = xr.Variable(dims, variable._data, variable.attrs, fastpath=True)
+    moved = xr.Variable(dims, variable._data, _shown(variable.attrs), fastpath=True)
     moved.encoding = variable.encoding
     return moved
+
+
+def _shown(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Attributes without the markers of the formats, which plain xarray shows: they are made anew, never copied."""
+    return {name: value for name, value in attrs.items() if name not in MARKER_ATTRS}
 
 
 # -- local names of dims -----------------------------------------------------------------------------------------------
@@ -347,12 +352,3 @@ def _honest(plan: WritePlan, source: Source) -> bool:
             if source.classes[(*key, name)] != "batched" or variable.shape[: len(batch.sizes)] != batch.sizes:
                 return False
     return bool(source.batches[()].sizes)
-
-
-def conflicting(infos: Iterable[ArrayInfo]) -> dict[str, set[int]]:
-    """Dims that have more than one size."""
-    sizes: dict[str, set[int]] = {}
-    for info in infos:
-        for dim, size in zip(info.dims, info.shape, strict=True):
-            sizes.setdefault(str(dim), set()).add(size)
-    return {dim: found for dim, found in sizes.items() if len(found) > 1}

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
+import numpy as np
 import xarray as xr
 
 from .encodings import check_sizes
@@ -318,8 +319,20 @@ def checked_encoding(
                 "means; "
                 f"leave it out, or write with layout='xarray'"
             )
+        if layout == "tensordict" and "dtype" in asked:
+            _check_dtype(name, known[name], asked["dtype"])
         found[name] = dict(asked)
     return found
+
+
+def _check_dtype(name: str, variable: xr.Variable, dtype: Any) -> None:
+    wanted = np.dtype(dtype)
+    if variable.dtype.kind in "biufc" and np.can_cast(variable.dtype, wanted, "same_kind"):
+        return
+    raise ValueError(
+        f"encoding: dtype {wanted} for {name!r} of dtype {variable.dtype} would change what bare tensordict reads; convert "
+        f"the variable with .astype(), or write with layout='xarray'"
+    )
 
 
 def _named(node: Any) -> Iterator[tuple[str, xr.Variable]]:

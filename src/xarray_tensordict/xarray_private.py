@@ -105,3 +105,11 @@ def multiindex_dims(ds: xr.Dataset) -> frozenset[str]:
         if isinstance(index.to_pandas_index() if hasattr(index, "index") else None, pd.MultiIndex):
             found |= {str(dim) for dim in ds[name].dims} & {str(name)}
     return frozenset(found)
+
+
+def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
+    """Transpose by axis number, lazily; ``Variable.transpose`` goes by name, which a repeated dim does not allow."""
+    data: Any = indexing.as_indexable(variable._data).transpose(tuple(order))
+    moved = xr.Variable([variable.dims[axis] for axis in order], data, variable.attrs, fastpath=True)
+    moved.encoding = variable.encoding
+    return moved

@@ -7,6 +7,7 @@ without dimension names, dtypes that numpy lacks, one bad member) is prepared fo
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -66,6 +67,7 @@ class ZarrGroupStore:
         self._mask = mask
         self._nczarr = root.metadata.zarr_format == 2 and _exists(root, ".nczgroup", ".nczarr")
         self._fields: dict[Key, StoredGroup] = {}
+        self.single: tuple[str, zarr.Array[Any]] | None = None
 
     @classmethod
     def open(
@@ -103,6 +105,9 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
+        array = source if isinstance(source, zarr.Array) else _root_array(source, storage_options)
+        if array is not None:
+            return cls._of_array(array, description, owns=array is not source, mask=mask)
         if isinstance(source, zarr.Group):
             return cls(
                 _child(source, root, description),
@@ -128,6 +133,16 @@ class ZarrGroupStore:
             _child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask
         )
 
+    @classmethod
+    def _of_array(cls, array: zarr.Array[Any], description: str, *, owns: bool, mask: bool | None) -> ZarrGroupStore:
+        """A store whose root is one array: it is shown as the only member of a group, named after the file."""
+        stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
+        opened = cls(stand_in, description=description, owns=False, mask=mask)
+        name = array.basename or os.path.basename(description.rstrip("/")).removesuffix(".zip").removesuffix(".zarr")
+        opened.single = (name or "data", array)
+        opened._owns = owns
+        return opened
+
     @property
     def description(self) -> str:
         return self._description
@@ -142,7 +157,7 @@ class ZarrGroupStore:
 
     def close(self) -> None:
         if self._owns:
-            self._root.store.close()
+            (self.single[1] if self.single is not None else self._root).store.close()
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
@@ -262,38 +277,28 @@ class _GroupReader:
                     array.role = "coord"
 
     def _members(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                members = sorted(self._node.members())
-        except Exception:
-            yield from self._members_one_by_one()
+        """Each member that can be opened; those that cannot are tried another way, or left out by name."""
+        if self._owner.single is not None:
+            yield self._owner.single
             return
-        if any("not recognized as a component" in str(warning.message) for warning in caught):
-            self._note_incomplete({name for name, _ in members})
-        yield from members
+        if self._node.metadata.consolidated_metadata is not None:
+            yield from sorted(self._node.members())
+            return
+        for name, member in sync(_open_members(self._node)):
+            if isinstance(member, KeyError):
+                self._note_incomplete(name)
+            elif isinstance(member, BaseException):
+                self._try_codes(name, member)
+            else:
+                yield name, zarr.Array(member) if isinstance(member, zarr.AsyncArray) else zarr.Group(member)
 
-    def _note_incomplete(self, known: set[str]) -> None:
+    def _note_incomplete(self, name: str) -> None:
         """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
-        for name in sorted(set(sync(_list_dir(self._node))) - set(_METADATA_KEYS) - known):
-            base = f"{self._node.path}/{name}" if self._node.path else name
-            if any(sync(self._node.store.exists(f"{base}/{file}")) for file in ("zarr.json", ".zarray", ".zgroup")):
-                self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
+        base = f"{self._node.path}/{name}" if self._node.path else name
+        if any(sync(self._node.store.exists(f"{base}/{file}")) for file in ("zarr.json", ".zarray", ".zgroup")):
+            self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
 
-    def _members_one_by_one(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
-        for name in sorted(set(sync(_list_dir(self._node))) - set(_METADATA_KEYS)):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    member = self._node[name]
-                except KeyError:
-                    continue
-                except Exception as error:
-                    self._try_codes(name, error)
-                    continue
-            yield name, member
-
-    def _try_codes(self, name: str, error: Exception) -> None:
+    def _try_codes(self, name: str, error: BaseException) -> None:
         """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
         try:
             array, torch_dtype = _open_as_codes(self._node, name)
@@ -433,8 +438,35 @@ class _GroupReader:
         self._groups.append(name)
 
 
-async def _list_dir(node: zarr.Group) -> list[str]:
-    return [name async for name in node.store.list_dir(node.path)]
+async def _open_members(node: zarr.Group) -> list[tuple[str, Any]]:
+    """Open all members at once, each for itself: ``Group.members`` raises for all if one is unreadable."""
+    names = sorted({name async for name in node.store.list_dir(node.path)}.difference(_METADATA_KEYS))
+    limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+    async def opened(name: str) -> Any:
+        async with limit:
+            return await node._async_group.getitem(name)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+        found = await asyncio.gather(*map(opened, names), return_exceptions=True)
+    return list(zip(names, found, strict=True))
+
+
+def _root_array(source: Any, storage_options: dict[str, Any] | None) -> zarr.Array[Any] | None:
+    """The array that a local store or a store object has at its root, if it is one; URLs are not asked twice."""
+    if isinstance(source, zarr.Group) or storage_options is not None or _is_remote(source):
+        return None
+    if isinstance(source, str) and not any(
+        os.path.isfile(os.path.join(source, name)) for name in ("zarr.json", ".zarray")
+    ):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return zarr.open_array(source, mode="r")
+    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+        return None  # a group, or unreadable, of which the opening as a group tells
 
 
 def _with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:

@@ -24,7 +24,7 @@ from .model import Key
 from .stored_form import Stored, to_json
 from .unbatched_entry import encode_array
 from .write_plan import GroupPlan, WritePlan
-from .xarray_private import read
+from .xarray_private import past_cache, read
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _variable(
         taken = {str(dim) for other in group.node.variables.values() for dim in other.dims}
         return json_variable(name, to_json(stored.payload, name), attrs, taken)
     attrs = {**stored.variable.attrs, **array_markers(stored, sizes)}
-    variable = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+    variable = xr.Variable(stored.variable.dims, past_cache(stored.variable)._data, attrs, fastpath=True)
     keep_cf = plan.layout == "xarray"
     variable.encoding = zarr_encoding(
         group.node.names[name],

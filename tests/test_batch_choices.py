@@ -1,0 +1,169 @@
+"""The caller's word on the batch, and the edges of the inference: what was asked for is what one gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from tensordict import NonTensorData, TensorDict
+
+from xarray_tensordict import ArrayInfo, infer_batch, open_persistent
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+@pytest.fixture
+def ensemble() -> xr.Dataset:
+    return xr.Dataset(
+        {"t": (("member", "time", "lat"), np.arange(24.0).reshape(2, 3, 4)), "co2": ("time", np.arange(3.0))}
+    )
+
+
+class TestAChosenBatch:
+    def test_holds_although_another_dim_stands_in_front(self, tmp_path: Path, ensemble: xr.Dataset) -> None:
+        path = tmp_path / "ens.zarr"
+        ensemble.to_zarr(path, consolidated=False)
+        ds = xr.open_dataset(path, engine="tensordict", batch_dims="time")
+        assert ds.td.batch_dims == ("time",)
+        td = ds.td.to_tensordict()
+        assert td.batch_size == (3,)
+        np.testing.assert_array_equal(td["t"].numpy(), ensemble["t"].transpose("time", "member", "lat").values)
+        assert_same_tensordict(td, open_persistent(path, batch_dims="time").to_tensordict())
+        assert ensemble.td.set_batch_dims("time").td.batch_dims == ("time",)
+
+    def test_gets_dims_in_front_that_come_later(self, ensemble: xr.Dataset) -> None:
+        chosen = ensemble.td.set_batch_dims("time")
+        joined = xr.concat([chosen, chosen], "run")
+        assert joined.td.batch_dims == ("run", "time")
+
+    def test_survives_being_written(self, tmp_path: Path, ensemble: xr.Dataset) -> None:
+        ensemble.td.set_batch_dims("time").to_netcdf(tmp_path / "ens.nc", engine="h5netcdf")
+        with xr.open_dataset(tmp_path / "ens.nc", engine="tensordict") as ds:
+            assert ds.td.batch_dims == ("time",)
+
+    def test_of_a_nested_group_only(self, tmp_path: Path) -> None:
+        group = zarr.open_group(tmp_path / "nested.zarr", mode="w")
+        group.create_array("a", data=np.zeros((6, 4)), dimension_names=("time", "f"))
+        group.create_array("g/c", data=np.zeros((6, 3)), dimension_names=("time", "q"))
+        ds = xr.open_dataset(tmp_path / "nested.zarr", engine="tensordict", batch_dims="q")
+        assert ds.td.batch_dims == ("q",)
+        assert list(ds.td.to_tensordict().keys(include_nested=True, leaves_only=True)) == [("g", "c")]
+
+    def test_of_no_dims_holds_for_nested_groups_too(self, tmp_path: Path) -> None:
+        group = zarr.open_group(tmp_path / "nested.zarr", mode="w")
+        group.create_array("a", data=np.zeros((6, 4)))
+        group.create_array("g/c", data=np.zeros((6, 3)))
+        ds = xr.open_dataset(tmp_path / "nested.zarr", engine="tensordict", batch_dims=0)
+        assert set(ds.variables) == {"a", "g/c"}
+        assert ds.td.to_tensordict()["g"].batch_size == ()
+
+    def test_as_a_count_that_groups_contradict(self, tmp_path: Path) -> None:
+        group = zarr.open_group(tmp_path / "buffer.zarr", mode="w")
+        group.create_array("data/x", data=np.zeros((50, 4)))
+        group.create_array("meta/ends", data=np.zeros(2))
+        with pytest.raises(ValueError, match=r"'data/x' has shape.*'meta/ends' has"):
+            xr.open_dataset(tmp_path / "buffer.zarr", engine="tensordict", batch_dims=1)
+
+    def test_as_a_numpy_integer(self) -> None:
+        assert infer_batch([ArrayInfo(("x",), (6, 3))], given=np.int64(1)).batch_size == (6,)
+
+    @pytest.mark.parametrize("given", [1.5, True, object()])
+    def test_of_another_type(self, given: Any) -> None:
+        with pytest.raises(TypeError, match="expected a name, a list of names or a count"):
+            infer_batch([ArrayInfo(("x",), (6, 3))], given=given)
+
+    def test_behind_a_repeated_dim(self) -> None:
+        with pytest.warns(UserWarning, match="Duplicate dimension names"):
+            ds = xr.Dataset({"w": (("site", "site", "time"), np.arange(18.0).reshape(3, 3, 2))})
+        with pytest.warns(UserWarning, match="Duplicate dimension names"):
+            td = ds.td.to_tensordict("time")
+        np.testing.assert_array_equal(td["w"].numpy(), np.moveaxis(ds["w"].values, 2, 0))
+
+
+class TestArraysWithoutElements:
+    def test_do_not_vote_where_others_have_some(self) -> None:
+        ds = xr.Dataset({"a": ("time", np.ones(4)), "events": (("event", "xyz"), np.zeros((0, 3)))})
+        assert ds.td.batch_dims == ("time",)
+
+    def test_do_not_vote_as_unlimited_dims_either(self, tmp_path: Path) -> None:
+        ds = xr.Dataset(
+            {f"v{i}": ("time", np.ones(4)) for i in range(5)} | {"events": (("event", "xyz"), np.zeros((0, 3)))}
+        )
+        ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+        with xr.open_dataset(tmp_path / "a.nc", engine="tensordict") as opened:
+            assert opened.td.batch_dims == ("time",)
+
+    def test_among_themselves_share_a_batch_of_none(self) -> None:
+        found = infer_batch([ArrayInfo(("obs",), (0, 3)), ArrayInfo(("act",), (0, 2))])
+        assert found.batch_size == (0,)
+
+
+class TestAMinorityOfNamedArrays:
+    def test_cannot_veto(self) -> None:
+        """Argo: two arrays of history stand behind another dim."""
+        shapes = {"PRES": ("N_PROF", "N_LEVELS"), "TEMP": ("N_PROF", "N_LEVELS"), "JULD": ("N_PROF",)}
+        sizes = {"N_PROF": 5, "N_LEVELS": 9, "N_HISTORY": 2}
+        dims = {**shapes, "HISTORY_START_PRES": ("N_HISTORY", "N_PROF")}
+        arrays = [ArrayInfo((name,), tuple(sizes[d] for d in names), dims=names) for name, names in dims.items()]
+        assert infer_batch(arrays).batch_dims == ("N_PROF",)
+
+    def test_does_not_lose_to_size_where_it_is_the_time(self) -> None:
+        arrays = [ArrayInfo(("x",), (5, 2), dims=("time", "f")), ArrayInfo(("big",), (50, 90), dims=("cell", "g"))]
+        assert infer_batch(arrays).batch_dims == ("time",)
+
+
+def test_a_suffix_that_is_taken_does_not_fail_the_open(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "clash.zarr", mode="w")
+    for name, size, dim in (("a", 4, "t"), ("t_5", 4, "t"), ("b", 5, "t"), ("t_5x", 3, "t_5")):
+        group.create_array(name, data=np.arange(float(size)), dimension_names=(dim,))
+    with pytest.warns(UserWarning, match="'b' has size 5 along 't'"):
+        ds = xr.open_dataset(tmp_path / "clash.zarr", engine="tensordict")
+    assert {name: ds[name].size for name in ("a", "t_5", "b", "t_5x")} == {"a": 4, "t_5": 4, "b": 5, "t_5x": 3}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_store_that_is_one_array(tmp_path: Path, zarr_format: int) -> None:
+    path = tmp_path / "frames.zarr"
+    array = zarr.create_array(path, data=np.arange(12.0).reshape(4, 3), zarr_format=zarr_format)
+    for source in (path, array):
+        ds = xr.open_dataset(source, engine="tensordict")  # type: ignore[arg-type]
+        assert list(ds.data_vars) == ["frames"]
+        assert ds.td.batch_size == (4,)
+    np.testing.assert_array_equal(open_persistent(path)["frames"].numpy(), np.arange(12.0).reshape(4, 3))
+
+
+def test_a_batch_that_no_array_carries_is_told(tmp_path: Path) -> None:
+    TensorDict({"s": NonTensorData("h", batch_size=[3])}, [3]).to_zarr(tmp_path / "s.zarr").close()
+    with pytest.warns(UserWarning, match=r"batch size \[3\] is lost"):
+        ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")
+    assert ds.attrs == {}
+
+
+def test_a_read_that_fails_names_the_variable(tmp_path: Path) -> None:
+    path = tmp_path / "bad.zarr"
+    zarr.open_group(path, mode="w").create_array("a", data=np.ones(3))
+    (chunk,) = (file for file in path.rglob("*") if file.is_file() and file.name != "zarr.json")
+    chunk.write_bytes(b"xx")
+    for read in (xr.open_dataset(path, engine="tensordict").td.to_tensordict, open_persistent(path).to_tensordict):
+        with pytest.raises((RuntimeError, OSError, ValueError)) as caught:
+            read()
+        assert any("'a'" in note for note in caught.value.__notes__)
+
+
+def test_a_misspelt_name_in_dims_is_an_error(tmp_path: Path) -> None:
+    zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("images", data=np.zeros((6, 2, 2)))
+    with pytest.raises(ValueError, match=r"no array is called 'image'; there are: \['images'\]"):
+        xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims={"image": ("y", "x")})
+    with pytest.raises(TypeError, match="expected a mapping"):
+        xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims=5)
+    ds = xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims={("images",): ("y", "x")})
+    assert ds["images"].dims == ("batch_0", "y", "x")
+
+
+def test_the_record_is_a_plain_list_where_that_says_it_all(tmp_path: Path) -> None:
+    ds = xr.Dataset({"x": (("time", "lat"), np.zeros((3, 2)))})
+    assert json.loads(ds.td.set_batch_dims("time").attrs["tensordict_batch_dims"]) == ["time"]
