@@ -53,7 +53,7 @@ def test_what_tensordict_saves(path, method):
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(td=tensordicts(depth=1))
 @pytest.mark.parametrize("method", [None, "deflate"])
-@pytest.mark.filterwarnings("ignore:.*suffix:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*suffix:UserWarning", "ignore:.*the batch size .* is lost:UserWarning")
 def test_generated_tensordicts(td, method, tmp_path_factory):
     folder = tmp_path_factory.mktemp("generated")
     td.memmap(folder / "td")

@@ -348,10 +348,10 @@ def _sizes(arrays: Sequence[ArrayInfo]) -> dict[str, int]:
 
 def by_given(ballot: Ballot, given: Any) -> GroupBatch:
     """Rule 1: what the caller says (names or a count), checked against the arrays."""
-    if isinstance(given, Integral) and type(given) is not bool:
-        return _by_count(ballot, int(given))
-    if not isinstance(given, Iterable):
+    if isinstance(given, bool) or not isinstance(given, (Integral, Iterable)):
         raise TypeError(f"batch_dims: expected a name, a list of names or a count, got {given!r}")
+    if isinstance(given, Integral):
+        return _by_count(ballot, int(given))
     return _by_given_names(ballot, (given,) if isinstance(given, str) else tuple(given))
 
 
