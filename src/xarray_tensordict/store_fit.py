@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,10 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
     encoding = {word: there.encoding[word] for word in words if word in there.encoding}
     held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
     bare = xr.Variable(held.dims, held._data, {}, encoding, fastpath=True)
-    coded = encode_cf_variable(bare, name=name)
+    with warnings.catch_warnings():
+        # xarray warns where it takes other units than those of the array, which is refused below
+        warnings.simplefilter("ignore", UserWarning)
+        coded = encode_cf_variable(bare, name=name)
     if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array):
         raise ValueError(
             f"{where}: variable {name!r} is stored as {array.dtype} in the units {encoding.get('units')!r}, which "

@@ -33,7 +33,7 @@ _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
 _CF_TIME_ATTRS = ("units", "calendar", "dtype")
-_TEXT_DTYPE: Any = create_vlen_dtype(str)  # type: ignore[no-untyped-call]
+_TEXT_DTYPE: Any = create_vlen_dtype(str)
 _JSON_SCALARS = (str, bool, int, float, type(None))
 
 

@@ -13,7 +13,7 @@ import xarray as xr
 
 from .batch_rules import is_marked
 from .describe import key_of
-from .metadata import MARKER_ATTRS, UNBATCHED_NAME, batch_record
+from .metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from .model import EntryClass, GroupBatch, Inference, Key
 from .naming import qualify
 from .record import infer_dataset, set_record_if_needed
@@ -336,7 +336,8 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
     named = {key: tuple(dim or "" for dim in dims) for key, dims in source.flat_batches.items()}
     recorded = set_record_if_needed(bare, named) if source.flat.sizes else bare
     root = plan.groups[()]
-    root.attrs = {**(root.attrs or {}), **{k: v for k, v in recorded.attrs.items() if k not in (root.attrs or {})}}
+    if BATCH_DIMS_ATTR in recorded.attrs:
+        root.attrs = {**(root.attrs or {}), BATCH_DIMS_ATTR: recorded.attrs[BATCH_DIMS_ATTR]}
 
 
 def _honest(plan: WritePlan, source: Source) -> bool:

@@ -17,7 +17,7 @@ from .replacing import replaced, swap
 from .stored_form import Layout
 from .write_plan import Source, WritePlan, plan_write
 from .zarr_target import ZarrTarget, check_replaceable
-from .zarr_writer import ZarrOptions, consolidate, open_group, quiet, write_new
+from .zarr_writer import ZarrOptions, consolidate, quiet, write_new
 
 
 def create_store(
@@ -107,19 +107,23 @@ def _create_folder(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) ->
         return
     # a group of a store: it alone is replaced
     root = Path(os.path.realpath(target.path))
+    had = is_consolidated(target, options)
     with tempfile.TemporaryDirectory(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent) as folder:
         write_new(plan, folder, target.prefix, replace(options, consolidated=False))
         _require_parents(target, options)
         swap(Path(folder).joinpath(*target.prefix), root.joinpath(*target.prefix))
-    refresh_consolidated(target, options)
+    refresh_consolidated(target, options, had=had)
 
 
-def refresh_consolidated(target: ZarrTarget, options: ZarrOptions) -> None:
-    """Consolidated metadata that is there is made true again, even where none is asked for."""
-    has_it = zarr.open_group(
-        target.store, mode="r", storage_options=options.storage_options
-    ).metadata.consolidated_metadata
-    if options.consolidated is not False or has_it is not None:
+def is_consolidated(target: ZarrTarget, options: ZarrOptions) -> bool:
+    """Whether a store has consolidated metadata; to be asked before a change, which may remove it."""
+    root = zarr.open_group(target.store, mode="r", storage_options=options.storage_options)
+    return root.metadata.consolidated_metadata is not None
+
+
+def refresh_consolidated(target: ZarrTarget, options: ZarrOptions, *, had: bool) -> None:
+    """Make consolidated metadata that was there true again, even where none is asked for."""
+    if options.consolidated is not False or had:
         with quiet():
             consolidate(target.store, options)
 
@@ -168,6 +172,3 @@ def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -
             await target.store.set(key, buffer)
 
     sync(copy())
-
-
-__all__ = ["create_store", "joined", "open_group", "refresh_consolidated"]

@@ -19,7 +19,7 @@ from .opening import OpenOptions, open_flat
 from .record import infer_dataset
 from .store_fit import check_same, fit
 from .write_plan import Source
-from .zarr_create import refresh_consolidated
+from .zarr_create import is_consolidated, refresh_consolidated
 from .zarr_store import ZarrGroupStore
 from .zarr_target import ZarrTarget
 from .zarr_writer import ZarrOptions, quiet
@@ -39,12 +39,15 @@ class There:
         The group, open for writing.
     where
         How messages call it.
+    consolidated
+        Whether it had consolidated metadata.
     """
 
     ds: xr.Dataset
     inference: Inference
     root: zarr.Group
     where: str
+    consolidated: bool
 
     def member(self, key: Key) -> zarr.Array[Any] | None:
         """The array at a path; None where the variable is kept in the entry ``_unbatched``."""
@@ -85,7 +88,7 @@ def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
         root = zarr.open_group(
             target.store, path=prefix, mode="r+", use_consolidated=False, storage_options=options.storage_options
         )
-    return There(ds, infer_dataset(ds), root, target.name)
+    return There(ds, infer_dataset(ds), root, target.name, is_consolidated(target, options))
 
 
 def settle_lazy(source: Source, target: ZarrTarget) -> None:
@@ -215,7 +218,7 @@ def finish_update(there: There, batches: Mapping[Key, GroupBatch], target: ZarrT
             batch = next((batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in batches), None)
             if batch is not None and BATCH_ATTR in group.attrs:
                 _record(group, batch)
-        refresh_consolidated(target, options)
+        refresh_consolidated(target, options, had=there.consolidated)
 
 
 def _record(group: zarr.Group, batch: GroupBatch) -> None:
