@@ -21,6 +21,9 @@ import strategies
 from xarray_tensordict import open_persistent, to_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 
+# one of the generated names
+pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td'")
+
 EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 

@@ -192,6 +192,8 @@ def test_any_dataset_comes_back_with_layout_xarray(zarr_format, ds):
 @PROPERTY
 @given(ds=generated.datasets())
 def test_any_dataset_is_appended_as_it_would_be_written_at_once(ds):
+    # the batch of a part without rows may be another
+    ds = ds.td.set_batch_dims(ds.td.batch_dims)
     rows = ds.sizes["time"]
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/x.zarr"

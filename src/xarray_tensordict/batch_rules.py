@@ -272,8 +272,10 @@ def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None,
     dims = tuple(name or found for name, found in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
     batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
-    candidates = [info for info in ballot.arrays if len(info.shape) >= length and info in ballot.voters]
-    if not length or not candidates or any(info.shape[:length] == record.sizes for info in candidates):
+    candidates = [info for info in ballot.voters if len(info.shape) >= length]
+    # arrays without elements have no vote, and still show that a batch of size zero is true
+    empty = [info for info in ballot.arrays if 0 in info.shape]
+    if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
         return batch, []
     return _corrected(ballot, record, dims)
 

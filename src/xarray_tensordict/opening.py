@@ -276,13 +276,13 @@ def _decode_group(
             name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)
         }
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
-    decoded = {
-        str(name): restore(variable, group.arrays[name].record) if name in group.arrays else variable
-        for name, variable in decoded.items()
-    }
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
-    decoded = {name: kept[name] for name in (*everything, *decoded) if name in kept}
+    decoded = {
+        str(name): restore(kept[name], group.arrays[name].record) if name in group.arrays else kept[name]
+        for name in (*everything, *decoded)
+        if name in kept
+    }
     for name, variable in decoded.items():
         role = group.arrays[name].role if name in group.arrays else None
         if variable.dims == (name,) or role == "coord":
