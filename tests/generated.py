@@ -7,7 +7,7 @@ import xarray as xr
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-NUMBERS = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+NUMBERS = ("bool", "i1", "u1", "i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", ">f4")
 TIMES = ("M8[s]", "M8[ms]", "M8[us]", "M8[ns]", "m8[s]", "m8[ms]", "m8[us]", "m8[ns]")
 # what int64 nanoseconds hold, in seconds, with a margin
 SECONDS = 9_000_000_000
@@ -31,7 +31,9 @@ def values(draw: st.DrawFn, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         missing = draw(hnp.arrays("bool", shape, elements=st.booleans()))
         return np.where(missing, np.iinfo("int64").min, counts).view(dtype).reshape(shape)
     if kind == "bytes":
-        return draw(hnp.arrays("S3", shape, elements=st.binary(max_size=3).filter(lambda item: not item.endswith(b"\0"))))
+        return draw(
+            hnp.arrays("S3", shape, elements=st.binary(max_size=3).filter(lambda item: not item.endswith(b"\0")))
+        )
     size = int(np.prod(shape))
     texts = draw(st.lists(TEXT, min_size=size, max_size=size))
     array = np.empty(size, object)
@@ -49,7 +51,18 @@ def datasets(draw: st.DrawFn) -> xr.Dataset:
         "feature": draw(st.integers(0, 3)),
         "lat": draw(st.integers(1, 2)),
     }
-    shapes = [("time",), ("time", "feature"), ("time", "env"), ("time", "env", "feature"), ("lat",), ("env",), (), ("feature", "lat")]
+    shapes = [
+        ("time",),
+        ("time", "feature"),
+        ("time", "env"),
+        ("time", "env", "feature"),
+        ("lat",),
+        ("env",),
+        (),
+        ("feature", "lat"),
+        ("lat", "time"),
+        ("env", "feature", "time"),
+    ]
     ds = xr.Dataset({"data": (("time", "env", "lat"), np.zeros((sizes["time"], sizes["env"], sizes["lat"]), "f4"))})
     for _ in range(draw(st.integers(0, 5))):
         name = draw(GROUPS) + draw(NAMES)
@@ -62,7 +75,10 @@ def datasets(draw: st.DrawFn) -> xr.Dataset:
     if draw(st.booleans()):
         ds = ds.assign_coords(lat=np.arange(sizes["lat"]) * 1.5)
     if draw(st.booleans()):
-        ds = ds.assign_coords(time=np.datetime64("2000-01-01", draw(st.sampled_from(list(STEPS)))) + np.arange(sizes["time"]))
+        ds = ds.assign_coords(
+            time=np.datetime64("2000-01-01", draw(st.sampled_from(list(STEPS)))) + np.arange(sizes["time"])
+        )
     ds.attrs = draw(st.sampled_from([{}, {"title": "a title", "n": 3, "x": [0.5, 1.5]}]))
     batch = draw(st.sampled_from([None, "time", ("time", "env"), ()]))
-    return ds if batch is None else ds.td.set_batch_dims(batch)
+    ds = ds if batch is None else ds.td.set_batch_dims(batch)
+    return ds.chunk(time=1) if draw(st.integers(0, 3)) == 0 else ds

@@ -66,7 +66,7 @@ def reopened(store: object, **keywords: object) -> xr.Dataset:
 def dtypes(ds: xr.Dataset) -> dict[str, object]:
     """Dtypes; text of any kind is text, and the length of bytes is left out."""
     kinds = {"O": "text", "U": "text", "T": "text", "S": "bytes"}
-    return {str(name): kinds.get(v.dtype.kind, v.dtype) for name, v in ds.variables.items()}
+    return {str(name): kinds.get(v.dtype.kind, v.dtype.newbyteorder("=")) for name, v in ds.variables.items()}
 
 
 def assert_gives_back(store: object, ds: xr.Dataset, **keywords: object) -> None:
@@ -166,7 +166,7 @@ def test_it_comes_back_as_it_was(path, layout, zarr_format):
 
 # -- any Dataset -------------------------------------------------------------------------------------------------------
 
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @FORMATS
@@ -245,7 +245,7 @@ def test_times_of_a_resolution_can_be_written_on_plainly(path, tmp_path):
 )
 def test_times_that_nanoseconds_cannot_hold_are_refused_by_name(path, values, chunked):
     ds = xr.Dataset({"x": ("time", [1.0, 2.0]), "event": ("time", values)})
-    with pytest.raises(ValueError, match="'event' holds .*layout='xarray'"):
+    with pytest.raises(ValueError, match=r"'event' holds .*layout='xarray'"):
         (ds.chunk(time=1) if chunked else ds).td.to_zarr(path)
     assert not path.exists()
 
@@ -281,11 +281,13 @@ def test_python_objects_are_stored_as_json(path, zarr_format):
     assert td[1]["info"] == [1, 2]
 
 
-@pytest.mark.parametrize("value", [{1, 2}, (1, 2), {1: "a"}, object(), 1j], ids=["set", "tuple", "int key", "object", "complex"])
+@pytest.mark.parametrize(
+    "value", [{1, 2}, (1, 2), {1: "a"}, object(), 1j], ids=["set", "tuple", "int key", "object", "complex"]
+)
 def test_what_json_would_change_is_refused_by_name_and_never_pickled(path, value):
     held = np.empty((), object)
     held[()] = value
-    with pytest.raises(TypeError, match="'config'.*JSON"):
+    with pytest.raises(TypeError, match=r"'config'.*JSON"):
         xr.Dataset({"x": ("time", [1.0, 2.0]), "config": ((), held)}).td.to_zarr(path)
     assert not path.exists()
 
@@ -304,15 +306,16 @@ def test_strings_keep_their_kind(path, zarr_format):
             "x": ("row", [1.0, 2.0]),
             "fixed": ("row", np.array(["ab", "blåbær"])),
             "bytes": ("row", np.array([b"ab", b"c"])),
+            "single": ("col", np.array([b"p", b"q", b"r"])),
+            "as_objects": ("row", np.array([b"p", b"q"], object)),
             "labels": ("col", np.array(["p", "q", "r"])),
             "codes": (("row", "col"), np.array([["a", "b", "c"], ["d", "e", "f"]])),
         }
     )
     ds.td.to_zarr(path, zarr_format=zarr_format)
     assert_gives_back(path, ds)
-    assert {name: v.dtype.kind for name, v in reopened(path).data_vars.items()} == {
-        name: v.dtype.kind for name, v in ds.data_vars.items()
-    }
+    kinds = {name: v.dtype.kind for name, v in reopened(path).data_vars.items()}
+    assert kinds == {name: v.dtype.kind for name, v in ds.data_vars.items()} | {"as_objects": "S"}
     td = TensorDict.from_zarr(path)
     assert td["bytes"] == [b"ab", b"c"]
     assert td["codes"] == [["a", "b", "c"], ["d", "e", "f"]]
@@ -341,7 +344,7 @@ def test_packed_values_are_written_decoded(path, tmp_path, zarr_format):
         xr.testing.assert_identical(reopened(path), ds.load())
     assert zarr.open_array(path / "sst").dtype.kind == "f"
     assert TensorDict.from_zarr(path)["sst"][:2].tolist() == [10.0, 15.0]
-    with pytest.raises(ValueError, match="'sst'.*layout='xarray'"):
+    with pytest.raises(ValueError, match=r"'sst'.*layout='xarray'"):
         packed.td.to_zarr(tmp_path / "no.zarr", encoding={"sst": {"scale_factor": 0.5}})
     packed.td.to_zarr(tmp_path / "kept.zarr", layout="xarray", zarr_format=zarr_format)
     assert zarr.open_array(tmp_path / "kept.zarr" / "sst").dtype == "int16"
@@ -359,7 +362,10 @@ def test_big_endian_values_are_read_by_bare_tensordict(path, zarr_format):
 @LAYOUTS
 def test_batch_dims_that_do_not_lead_come_back_in_their_place(path, zarr_format, layout):
     ds = xr.Dataset(
-        {"x": (("lat", "time", "env"), np.arange(24).reshape(2, 3, 4)), "y": (("env", "time"), np.arange(12).reshape(4, 3))}
+        {
+            "x": (("lat", "time", "env"), np.arange(24).reshape(2, 3, 4)),
+            "y": (("env", "time"), np.arange(12).reshape(4, 3)),
+        }
     ).td.set_batch_dims(["time", "env"])
     ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
     assert_gives_back(path, ds)
@@ -491,7 +497,9 @@ def test_a_write_that_fails_leaves_the_old_store_whole_and_nothing_beside_it(pat
     ds = era()
     ds.td.to_zarr(path)
     broken = ds.copy()
-    broken["t2m"] = ds["t2m"].copy(data=dask.array.map_blocks(_fail, dask.array.from_array(ds["t2m"].values), dtype="f4"))
+    broken["t2m"] = ds["t2m"].copy(
+        data=dask.array.map_blocks(_fail, dask.array.from_array(ds["t2m"].values), dtype="f4")
+    )
     with pytest.raises(RuntimeError, match="half way"):
         broken.td.to_zarr(path, mode="w")
     assert_gives_back(path, ds)
@@ -515,9 +523,9 @@ def test_what_is_beside_is_removed_and_links_are_followed(tmp_path):
         (beside / "new").touch()
     assert (tmp_path / "link").is_symlink()
     assert [child.name for child in (tmp_path / "real").iterdir()] == ["new"]
-    with pytest.raises(KeyError), replaced(tmp_path / "real") as beside:
+    with pytest.raises(FileExistsError), replaced(tmp_path / "real") as beside:
+        (beside / "half").mkdir(parents=True)
         beside.mkdir()
-        raise KeyError
     assert sorted(child.name for child in tmp_path.iterdir()) == ["link", "real"]
 
 
@@ -707,7 +715,9 @@ def test_a_region_is_written_and_nothing_else(path, layout, zarr_format, region)
     changed["t2m"] = changed["t2m"] + 100
     changed["next/t2m"] = changed["next/t2m"] + 100
     changed["station"] = ("time", np.array(["w", "x", "y", "z"], object))
-    expected = xr.concat([ds.isel(time=[0]), changed.isel(time=slice(1, 3)), ds.isel(time=[3])], "time", data_vars="minimal")
+    expected = xr.concat(
+        [ds.isel(time=[0]), changed.isel(time=slice(1, 3)), ds.isel(time=[3])], "time", data_vars="minimal"
+    )
     changed.isel(time=slice(1, 3)).td.to_zarr(path, region=region)
     found = reopened(path)
     for name in ("t2m", "next/t2m", "station", "time", "mask"):
@@ -813,7 +823,7 @@ def test_what_is_not_there_cannot_be_changed(path, keywords):
 )
 def test_arguments_that_contradict_each_other_are_refused(path, keywords):
     era().td.to_zarr(path)
-    with pytest.raises(ValueError, match="append_dim|region"):
+    with pytest.raises(ValueError, match=r"append_dim|region"):
         era().td.to_zarr(path, **keywords)
     assert_gives_back(path, era())
 
@@ -843,7 +853,9 @@ def test_targets_of_every_kind(tmp_path):
         mode = "w" if isinstance(target, zarr.Group) else None
         ds.td.to_zarr(target, mode=mode)
         # an open group has read its attributes already
-        assert_gives_back(zarr.open_group(target.store, path=target.path) if isinstance(target, zarr.Group) else target, ds)
+        assert_gives_back(
+            zarr.open_group(target.store, path=target.path) if isinstance(target, zarr.Group) else target, ds
+        )
     with pytest.raises(TypeError, match="found int"):
         ds.td.to_zarr(3)
 
@@ -946,7 +958,9 @@ def test_a_tree_comes_back_as_it_was(path, layout, zarr_format):
             "/": xr.Dataset(attrs={"title": "demos"}),
             "/data": xr.Dataset(attrs={"total": 8}),
             "/data/demo_0": xr.Dataset({"obs": (("time", "f"), np.zeros((3, 2))), "scale": ("f", [1.0, 2.0])}),
-            "/data/demo_1": xr.Dataset({"obs": (("time", "f"), np.ones((5, 2))), "note": ((), "second")}, attrs={"n": 5}),
+            "/data/demo_1": xr.Dataset(
+                {"obs": (("time", "f"), np.ones((5, 2))), "note": ((), "second")}, attrs={"n": 5}
+            ),
         }
     )
     tree.td.to_zarr(path, layout=layout, zarr_format=zarr_format)

@@ -123,6 +123,9 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         )
     if kind in _TIMES:
         variable = _without_nat(variable)
+    if kind == "S" and variable.dtype.itemsize < 2:
+        # CF takes an array of single bytes for strings in pieces, and joins them
+        variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
         return Stored(variable, record=_torch_record(variable))
     axes = batch_axes_first(variable, place.batch_dims)
@@ -311,7 +314,9 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
         text.encoding = variable.encoding
         return Stored(text, stack=place.stack(text))
     if types <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
-        return Stored(map_values(held, lambda objects: objects.astype("S"), np.dtype("S")), stack=place.stack(held))
+        length = max(2, max(len(item) for item in values.flat))
+        as_bytes = xr.Variable(held.dims, values.astype(f"S{length}"), held.attrs, held.encoding, fastpath=True)
+        return Stored(as_bytes, stack=place.stack(held))
     if any(kind.__module__.partition(".")[0] == "cftime" for kind in types):
         return _of_dates(held, place)
     if any(issubclass(kind, np.ndarray) for kind in types):
