@@ -36,6 +36,18 @@ def make_store(path: Path, steps: int = 1000) -> Path:
     return path
 
 
+def open_what_is_there(path: str | Path) -> xr.Dataset:
+    """Open the root, or where it has no arrays of its own the first group with a batch."""
+    ds = xr.open_dataset(path, engine="tensordict", chunks={})
+    groups = ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})
+    if ds.td.batch_size or not groups:
+        return ds
+    title("the root has no batch; ds.td says which groups have one")
+    print(ds.td)
+    ds.close()
+    return xr.open_dataset(path, engine="tensordict", chunks={}, group=next(iter(groups)))
+
+
 def normalise(ds: xr.Dataset) -> xr.Dataset:
     """Give every float entry zero mean and unit spread along the batch; everything else stays as it is."""
     batch_dims = set(ds.td.batch_dims)
@@ -95,7 +107,7 @@ def main(arguments: list[str]) -> int:
     store = parser.parse_args(arguments).store
     with tempfile.TemporaryDirectory() as folder:
         path = store or make_store(Path(folder) / "run.zarr")
-        ds = xr.open_dataset(path, engine="tensordict", chunks={})
+        ds = open_what_is_there(path)
         title("xr.open_dataset(store, engine='tensordict', chunks={})")
         print(ds)
         title("ds.td: which dims are the batch, and why")

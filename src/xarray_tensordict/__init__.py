@@ -2,6 +2,13 @@
 
 ``xr.open_dataset(store, engine="tensordict")`` opens a store, ``ds.td`` says what its batch is and converts it.
 Importing the package registers ``ds.td``; torch and tensordict are imported when they are first needed.
+
+- ``ds.td``, ``dt.td``: the batch of a Dataset or DataTree and why, ``to_tensordict``, ``to_zarr``, ``to_h5``, ``to_memmap``
+- :func:`open_persistent`: a lazy ``PersistentTensorDict`` over any store the engine opens
+- :func:`to_dataset`, :func:`to_datatree`: from a tensordict to labelled arrays
+- :func:`annotate`: add dimension names and the batch to a store that exists
+- :func:`infer_batch`, :class:`ArrayInfo`: the inference by itself
+- :mod:`~xarray_tensordict.testing`: ``assert_same_tensordict``
 """
 
 from __future__ import annotations
@@ -43,4 +50,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -7,7 +7,7 @@ tensordict.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
@@ -173,17 +173,183 @@ class DatasetAccessor:
 
         return persistent_from_dataset(self._ds, batch_dims, device=device)
 
-    def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to a zarr store that tensordict and xarray both read; see :func:`xarray_tensordict.writing.to_zarr`."""
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        layout: Literal["tensordict", "xarray"] = "tensordict",
+        mode: Literal["w", "w-", "a", "a-", "r+"] | None = None,
+        group: str | None = None,
+        append_dim: Hashable | None = None,
+        region: Any = None,
+        compute: bool = True,
+        encoding: Mapping[str, Mapping[str, Any]] | None = None,
+        chunks: Mapping[str, int] | None = None,
+        shards: Mapping[str, int] | None = None,
+        compressors: Any = None,
+        zarr_format: Literal[2, 3] | None = None,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        progress: bool = False,
+    ) -> Any:
+        """Write a Dataset to a zarr store that tensordict and xarray both read.
+
+        Parameters
+        ----------
+        store
+            A path, a URL, a ``zarr.abc.store.Store``, a ``zarr.Group``, a dict. A path that ends in ``.zip`` gives one
+            zip file.
+        layout
+            "tensordict": ``TensorDict.from_zarr`` opens the store with batch size, names and all batched entries; numeric
+            variables without (all) batch dims are kept in the root entry ``_unbatched``, times as int64 nanoseconds,
+            packed values decoded. "xarray": all variables are plain arrays, encoded as ``Dataset.to_zarr`` encodes them.
+            This package reads both back without loss.
+        mode
+            As in ``Dataset.to_zarr``: "w-" (the default) refuses an existing target, "w" replaces it (a local store is
+            written beside and renamed, so that it may be the one that `ds` reads from), "a" adds and overwrites variables,
+            "r+" overwrites only, "a-" is "a" for appending.
+        group
+            The group that becomes the root.
+        append_dim
+            Append along this dim, in nested groups too. Variables without it are left as they are.
+        region
+            Write to a part of the store: slices by dim, or "auto" to find them by the index coordinates. Variables without
+            a dim of the region are left as they are.
+        compute
+            False: write metadata and what is in memory, and return a dask ``Delayed`` that writes the rest.
+        encoding
+            By variable, as in ``Dataset.to_zarr``.
+        chunks, shards
+            Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+        compressors
+            For all arrays, as in ``zarr.create_array``.
+        zarr_format
+            2 or 3; by default that of the store, or zarr's default.
+        consolidated
+            False: do not consolidate the metadata, which is done otherwise where the store supports it.
+        storage_options
+            For a URL.
+        progress
+            Show dask's progress bar.
+
+        Returns
+        -------
+        dask.delayed.Delayed or None
+            With ``compute=False`` what writes the rest.
+
+        Raises
+        ------
+        FileExistsError
+            Where there is something at the target and `mode` does not say what becomes of it.
+        ValueError, TypeError, NotImplementedError
+            For what the store cannot hold (times out of range, objects that are no JSON, a MultiIndex), or what does not
+            fit the store that is there. The target has not been touched.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
+        >>> from tensordict import TensorDict
+        >>> path = tempfile.mkdtemp() + "/era.zarr"
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
+        >>> ds.td.to_zarr(path)
+        >>> TensorDict.from_zarr(path)["t2m"].shape
+        torch.Size([4, 3])
+        >>> xr.open_dataset(path, engine="tensordict").identical(ds)
+        True
+        """
         from .writing import to_zarr
 
-        return to_zarr(self._ds, store, layout=layout, **options)
+        return to_zarr(
+            self._ds,
+            store,
+            layout=layout,
+            mode=mode,
+            group=group,
+            append_dim=append_dim,
+            region=region,
+            compute=compute,
+            encoding=encoding,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            zarr_format=zarr_format,
+            consolidated=consolidated,
+            storage_options=storage_options,
+            progress=progress,
+        )
 
-    def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to an HDF5 file that tensordict and xarray both read; see :func:`xarray_tensordict.writing.to_h5`."""
+    def to_h5(
+        self,
+        path: Any,
+        *,
+        layout: Literal["tensordict", "xarray"] = "tensordict",
+        mode: Literal["w", "w-", "x", "a"] = "w",
+        group: str | None = None,
+        encoding: Mapping[str, Mapping[str, Any]] | None = None,
+        chunks: Mapping[str, int] | None = None,
+        compute: bool = True,
+        progress: bool = False,
+    ) -> Any:
+        """Write a Dataset to an HDF5 file that tensordict and xarray both read.
+
+        Parameters
+        ----------
+        path
+            A path, or with ``layout="tensordict"`` a binary file object.
+        layout
+            "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
+            batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
+            ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
+        mode
+            "w" replaces what is there (the file is written beside and renamed, so that it may be the one that `ds` reads
+            from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it.
+        group
+            The group that becomes the root.
+        encoding
+            By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
+            ``chunks``).
+        chunks
+            Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+        compute
+            False: check everything now, and return a dask ``Delayed`` that writes the file.
+        progress
+            Show dask's progress bar.
+
+        Returns
+        -------
+        dask.delayed.Delayed or None
+            With ``compute=False`` what writes the file.
+
+        Raises
+        ------
+        FileExistsError
+            With mode "w-" or "x" where there is a file.
+        ValueError, TypeError, NotImplementedError
+            For what the file cannot hold. The target has not been touched.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
+        >>> from tensordict import TensorDict
+        >>> path = tempfile.mkdtemp() + "/era.h5"
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
+        >>> ds.td.to_h5(path)
+        >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
+        torch.Size([4, 3])
+        """
         from .writing import to_h5
 
-        return to_h5(self._ds, path, layout=layout, **options)
+        return to_h5(
+            self._ds,
+            path,
+            layout=layout,
+            mode=mode,
+            group=group,
+            encoding=encoding,
+            chunks=chunks,
+            compute=compute,
+            progress=progress,
+        )
 
     def to_memmap(
         self,
@@ -335,13 +501,13 @@ class DataTreeAccessor:
         return concat(self._dt, dim, index=index, step=step)
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to a zarr store, one group for each node."""
+        """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
         from .writing import tree_to_zarr
 
         return tree_to_zarr(self._dt, store, layout=layout, **options)
 
     def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to an HDF5 file, one group for each node."""
+        """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
         from .writing import tree_to_h5
 
         return tree_to_h5(self._dt, path, layout=layout, **options)

@@ -61,6 +61,12 @@ def no_batch(reason: str) -> GroupBatch:
     return GroupBatch((), (), "none", reason)
 
 
+def is_made_up(dim: str) -> bool:
+    """Whether the engine made the name of a feature axis up: ``dim_3``, ``dim_3_1``."""
+    head, _, number = dim.rsplit(".", 1)[-1].partition("_")
+    return head == "dim" and number.replace("_", "").isdigit()
+
+
 def is_marked(dim: str | None) -> bool:
     """Whether the engine itself named this dim as a batch axis (``batch_0``, ``data.demo_0.batch_0``)."""
     if dim is None:
@@ -146,7 +152,7 @@ def _stop_after(info: ArrayInfo, length: int, ballot: Ballot) -> str | None:
         return "the next axis has no name"
     if info.dims.count(following) > 1:
         return f"{following!r} stands twice in {'/'.join(info.key)!r}"
-    if following in ballot.stops:
+    if following in ballot.stops and not is_made_up(following):
         return f"{following!r} is {ballot.stops[following]}"
     return None
 
@@ -186,7 +192,9 @@ def _cut_to_first_axis(best: _Candidate, ballot: Ballot) -> GroupBatch:
 
 def _why_not(ballot: Ballot) -> str:
     firsts = sorted({str(info.dims[0]) for info in ballot.voters})
-    stopped = [f"{dim!r} is {ballot.stops[dim]}" for dim in firsts if dim in ballot.stops]
+    if all(is_made_up(dim) for dim in firsts):
+        return "the arrays share no leading size, and no dim has a name"
+    stopped = [f"{dim!r} is {ballot.stops[dim]}" for dim in firsts if dim in ballot.stops and not is_made_up(dim)]
     if stopped:
         return f"no batch dim was found: {'; '.join(stopped)}"
     return f"no batch dim was found: the arrays lead with {', '.join(map(repr, firsts))} and share none of them"
@@ -276,8 +284,24 @@ def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None,
     # arrays without elements have no vote, and still show that a batch of size zero is true
     empty = [info for info in ballot.arrays if 0 in info.shape]
     if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
-        return batch, []
+        contradicting = [info for info in ballot.voters if _contradicts(info, record, dims)]
+        return batch, [_contradiction(info, record, ballot) for info in contradicting]
     return _corrected(ballot, record, dims)
+
+
+def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
+    """Whether an array that a tensordict must have written does not lead with the recorded batch any more."""
+    assert record.sizes is not None
+    if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
+        return False
+    return info.dims[0] is None or info.dims[0] == dims[0]
+
+
+def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
+    return (
+        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
+        f"{list(record.sizes or ())}, so it is unbatched; write it again, or correct the record"
+    )
 
 
 def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
@@ -375,6 +399,13 @@ def _by_given_names(ballot: Ballot, names: tuple[str, ...]) -> GroupBatch:
                     f"(dims {list(info.dims)}), so it cannot be a batch dim; leave {twice[0]!r} out of batch_dims"
                 )
         return GroupBatch(names, tuple(sizes[name] for name in names), "given", reason)
+    made_up = [name for name in unknown if is_made_up(name) or is_marked(name)]
+    if made_up:
+        raise ValueError(
+            f"batch_dims={list(names)}: {made_up[0]!r} is a name that this package makes up for an axis without one, and "
+            f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
+            f"ds.td.set_batch_dims({list(names)})"
+        )
     unnamed = [info for info in ballot.voters if None in info.dims[: len(names)]]
     if len(unknown) == len(names) and unnamed and len(unnamed) == len(ballot.voters):
         batch = _by_count(ballot, len(names))

@@ -24,8 +24,10 @@ def key_of(name: Any) -> Key:
     return tuple(str(NONE_VAR_NAME if name is None else name).split("/"))
 
 
-def kind_of(dtype: np.dtype[Any], attrs: Mapping[str, Any]) -> Kind:
+def kind_of(dtype: Any, attrs: Mapping[str, Any]) -> Kind:
     """Say what the elements of an array are; encoded times count as times."""
+    if not isinstance(dtype, np.dtype):
+        return "object"  # a pandas extension array: categories, nullable numbers, ...
     if dtype.kind in "mM":
         return "time"
     if dtype.kind in "biufc":

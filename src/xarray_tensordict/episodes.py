@@ -148,10 +148,12 @@ def _table_and_ends(dt: xr.DataTree, index: str) -> tuple[xr.Dataset, np.ndarray
         return table, np.asarray(ends.values).astype("int64").ravel()
     numbers = next((table[name] for name in (index, "episode", "episode_index") if name in table.variables), None)
     if numbers is None or numbers.ndim != 1:
+        below = [name for name, child in dt.children.items() if _episode_groups(child)]
+        hint = f" They are in {below[0]!r}: dt[{below[0]!r}].td.concat(...)." if below else ""
         raise ValueError(
             f"{dt.path!r} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
             f"'meta'), or a column {index!r} of episode numbers; found groups {sorted(dt.children)} and variables "
-            f"{sorted(map(str, dt.variables))}"
+            f"{sorted(map(str, dt.variables))}.{hint}"
         )
     values = np.asarray(numbers.values)
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from dataclasses import replace
 
 import xarray as xr
 
@@ -30,17 +31,21 @@ def dtype_text(entry: Entry) -> str:
     return f"int64 (ns, {'since 1970' if dtype.kind == 'M' else 'duration'})" if dtype.kind in "mM" else dtype.name
 
 
-def _lines(entries: Iterable[Entry], note: str = "") -> list[str]:
+def _lines(entries: Iterable[Entry]) -> list[str]:
     entries = list(entries)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in entries[:LONGEST]:
         lead = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
         features = list(entry.shape[lead:]) if entry.form == "tensor" else []
         dims = ", ".join(str(dim) for dim in entry.variable.dims)
-        rows.append(f"    {entry.name:<24} {dtype_text(entry):<16} {features!s:<16} ({dims}){note}")
+        rows.append((entry.name, dtype_text(entry), str(features), f"({dims})"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)] if rows else []
+    lines = [
+        "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     if len(entries) > LONGEST:
-        rows.append(f"    ... and {len(entries) - LONGEST} more")
-    return [row.rstrip() for row in rows]
+        lines.append(f"    ... and {len(entries) - LONGEST} more")
+    return lines
 
 
 def dataset_repr(ds: xr.Dataset, inference: Inference) -> str:
@@ -66,7 +71,8 @@ def dataset_repr(ds: xr.Dataset, inference: Inference) -> str:
 def _reason(ds: xr.Dataset, inference: Inference) -> str:
     """The evidence; where the engine decided from shapes and named the dims itself, what it saw then."""
     notes = ds.encoding.get("xarray_tensordict", {})
-    if notes.get("reason") and tuple(notes.get("batch_dims", ())) == inference.batch_dims:
+    seen = (tuple(notes.get("batch_dims", ())), tuple(notes.get("batch_size", ())))
+    if notes.get("reason") and seen == (inference.batch_dims, inference.batch_size):
         return str(notes["reason"])
     return inference.reason
 
@@ -75,8 +81,9 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
     tensors = [entry for entry in plan.entries if entry.entry_class == "batched"]
     partial = [entry for entry in plan.entries if entry.entry_class == "partial"]
     values = [entry for entry in plan.entries if entry.entry_class == "unbatched"]
+    title = "Batched:" if plan.batches[()].sizes else "Entries:"
     return {
-        "Batched:": _lines(tensors),
+        title: _lines(tensors),
         "Partial (broadcast by name):": _lines(partial),
         "One value for the whole batch:": _lines(values),
         "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand'):": _lines(plan.unbatched),
@@ -95,9 +102,15 @@ def _left_out(ds: xr.Dataset, plan: Plan) -> list[str]:
         more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
         lines.append(
             f"Not shown: {len(hidden)} group{'s' if len(hidden) > 1 else ''} with a batch of their own ({shown}{more}); "
-            f"open one with group='{next(iter(hidden))}', all with xr.open_datatree(...) or nested=True"
+            f"open one with group='{next(iter(hidden))}', all with xr.open_datatree(...) or nested=True; episodes of different "
+            f"lengths become one Dataset with dt['{parent_of(next(iter(hidden)))}'].td.concat('time')"
         )
     return lines
+
+
+def parent_of(path: str) -> str:
+    """The path of the group above."""
+    return path.rstrip("/").rpartition("/")[0] or "/"
 
 
 def tree_repr(inference: Inference) -> str:
@@ -105,7 +118,9 @@ def tree_repr(inference: Inference) -> str:
     lines = ["<xarray_tensordict tree>"]
     groups = list(inference.groups.items())
     for key, batch in groups[:LONGEST]:
-        lines.append(f"{group_name(key)}: batch ({batch_text(batch)})")
+        prefix = ".".join(key) + "."
+        local = replace(batch, dims=tuple(str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims))
+        lines.append(f"{group_name(key)}: batch ({batch_text(local)})")
         lines.append(f"    why: {batch.reason}")
     if len(groups) > LONGEST:
         lines.append(f"... and {len(groups) - LONGEST} more groups")

@@ -223,7 +223,7 @@ class _Tree:
         """Rule 6: a group without voters takes what all its children share; children without voters do not count."""
         children = [child for child in self.children[key] if self._has_voters(child)]
         if not children:
-            return no_batch("it has no numeric data array to vote")
+            return no_batch("it has no numeric data arrays of its own")
         found = [self._recorded(child, None) or self._inferred(child) for child in children]
         first = found[0]
         length = 0

@@ -55,8 +55,8 @@ def given_dims(
     >>> given_dims({"images": (..., "x")}, ("images",), (None,) * 4, (9, 3, 32, 32))
     (None, None, None, 'x')
     """
-    names = _lookup(argument, key)
-    if names is None:
+    names, is_glob = _lookup(argument, key)
+    if names is None or (is_glob and len(names) - (... in names) > len(shape)):
         return tuple(recorded)
     name, count = "/".join(key), sum(entry is ... for entry in names)
     if count > 1 or len(names) - count > len(shape):
@@ -68,10 +68,36 @@ def given_dims(
     where = [entry is ... for entry in names].index(True)
     front, back = _strings(names[:where], name), _strings(names[where + 1 :], name)
     end = len(shape) - len(back)
+    if isinstance(names, FromFirstAxis):
+        return (*front, *recorded[len(front) : end], *back)
     if not front or batch is None:
         return (*recorded[:end], *back)
     start = 0 if front[0] in {*batch, recorded[0]} else min(len(batch), end - len(front))
     return (*recorded[:start], *front, *recorded[start + len(front) : end], *back)
+
+
+class FromFirstAxis(tuple[str | EllipsisType, ...]):
+    """Names in front of ``...`` that are those of the first axes, and not of the first behind the batch."""
+
+    __slots__ = ()
+
+
+def resolve_ellipses(argument: DimsArgument | None, shapes: Mapping[Key, Sequence[int]]) -> DimsArgument | None:
+    """Settle what names in front of ``...`` stand for, pattern by pattern.
+
+    ``"obs/*": ("obs", ...)`` names the first axis behind the batch. Where an array that the pattern matches has no axis
+    to spare for the batch, as with ``"*": ("time", ...)`` and a reward of one axis, the names are those of the first axes.
+    """
+    if not argument:
+        return argument
+    resolved: dict[str | Key, Sequence[str | EllipsisType]] = {}
+    for pattern, given in argument.items():
+        names = _as_tuple(given)
+        needed = len(names) if ... in names and names[0] is not ... else 0
+        matched = [shape for key, shape in shapes.items() if shape and _lookup({pattern: names}, key)[0] is not None]
+        short = any(len(shape) < needed for shape in matched)
+        resolved[pattern] = FromFirstAxis(names) if needed and short else names
+    return resolved
 
 
 def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> None:
@@ -97,24 +123,26 @@ def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> N
             raise ValueError(f"dims: no array is called {text!r}; there are: {sorted(names)[:50]}")
 
 
-def _lookup(argument: DimsArgument | None, key: Key) -> tuple[str | EllipsisType, ...] | None:
+def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | EllipsisType, ...] | None, bool]:
+    """The names that the caller has for an array, and whether a glob says so."""
     if not argument:
-        return None
+        return None, False
     name = "/".join(key)
     for exact in (name, key):
         if exact in argument:
-            return _as_tuple(argument[exact])
+            return _as_tuple(argument[exact]), False
     patterns = [pattern for pattern in argument if isinstance(pattern, str)]
     matches = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
+    if not matches:
+        return None, False
     # the most telling glob wins: the one with most plain characters
-    return (
-        _as_tuple(argument[max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))])
-        if matches
-        else None
-    )
+    best = max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))
+    return _as_tuple(argument[best]), True
 
 
 def _as_tuple(names: str | Sequence[str | EllipsisType]) -> tuple[str | EllipsisType, ...]:
+    if isinstance(names, FromFirstAxis):
+        return names
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -123,6 +151,25 @@ def _strings(names: Sequence[str | EllipsisType], key: str) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"dims: expected names for {key!r}, found {name!r} of type {type(name).__name__}")
     return tuple(name for name in names if isinstance(name, str))
+
+
+def fits_whole_or_features(argument: DimsArgument | None, info: ArrayInfo, leading: int) -> bool:
+    """Whether the caller's names are as many as all axes, or as those behind the batch.
+
+    Raises
+    ------
+    ValueError
+        Where names given for this very array are neither.
+    """
+    names, is_glob = _lookup(argument, info.key)
+    if names is None or ... in names or len(names) in {len(info.shape), len(info.shape) - leading}:
+        return True
+    if is_glob:
+        return False
+    raise ValueError(
+        f"dims: expected {len(info.shape) - leading} names for the axes of {'/'.join(info.key)!r} behind the batch, or "
+        f"{len(info.shape)} for all (shape {list(info.shape)}), found {len(names)}: {tuple(names)!r}"
+    )
 
 
 def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool, argument: DimsArgument | None = None) -> Dims:

@@ -28,7 +28,18 @@ from .model import (
     group_name,
     walk,
 )
-from .naming import Dims, DimsArgument, check_dims_argument, given_dims, name_axes, name_batch, qualify, settle_sizes
+from .naming import (
+    Dims,
+    DimsArgument,
+    check_dims_argument,
+    fits_whole_or_features,
+    given_dims,
+    name_axes,
+    name_batch,
+    qualify,
+    resolve_ellipses,
+    settle_sizes,
+)
 from .record import read_record, set_record_if_needed, with_record
 from .restoring import claim_nested_coordinates, restore
 from .unbatched_entry import restore_unbatched
@@ -105,17 +116,19 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
-    check_dims_argument(options.dims, ((*group.key, name) for group in by_key.values() for name in group.arrays))
+    shapes = {(*group.key, name): array.shape for group in by_key.values() for name, array in group.arrays.items()}
+    check_dims_argument(options.dims, shapes)
+    argument = resolve_ellipses(options.dims, shapes)
     infos: dict[Key, ArrayInfo] = {}
     for group in by_key.values():
         dims = {
-            name: given_dims(options.dims, (*group.key, name), array.dims, array.shape)
+            name: given_dims(argument, (*group.key, name), array.dims, array.shape)
             for name, array in group.arrays.items()
         }
         infos.update((info.key, info) for info in describe_group(group, dims))
     infos = {key: _with_recorded_names(info, by_key) for key, info in infos.items()}
     inference = _infer(store, by_key, infos, options)
-    named, settled = _name(by_key, infos, inference, options.dims, fit_parents=fit_parents)
+    named, settled = _name(by_key, infos, inference, argument, fit_parents=fit_parents)
     warned = [*(inference.warnings if inference else ()), *settled]
     return Layout(by_key, infos, named, inference, warned, left_out)
 
@@ -184,15 +197,14 @@ def _name(
     for key in sorted(groups, key=len):
         members = [infos[(*key, name)] for name in groups[key].arrays]
         batch = inference.groups.get(key, nothing) if inference else nothing
-        first = {
-            info.key: name_axes(
-                info,
-                batch,
-                batched=inference is not None and inference.classes[info.key] == "batched",
-                argument=argument,
-            )
-            for info in members
-        }
+        batched = {info.key for info in members if inference is not None and inference.classes[info.key] == "batched"}
+        first = {}
+        for info in members:
+            leading = len(batch.sizes) if info.key in batched else 0
+            stored = groups[key].arrays[info.key[-1]].dims
+            fits = fits_whole_or_features(argument, info, leading)
+            fitted = info if fits else replace(info, dims=stored)
+            first[info.key] = name_axes(fitted, batch, batched=info.key in batched, argument=argument if fits else None)
         shapes = {info.key: info.shape for info in members}
         inherited = sizes.get(key[:-1], {}) if fit_parents and key else {}
         settled, sentences = settle_sizes(first, shapes, inherited)
@@ -353,6 +365,7 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
         notes["reason"] = layout.inference.reason
         notes["evidence"] = layout.inference.evidence
         notes["batch_dims"] = name_batch(layout.inference.groups[()])
+        notes["batch_size"] = layout.inference.batch_size
     if notes:
         ds.encoding[ENCODING_KEY] = notes
 

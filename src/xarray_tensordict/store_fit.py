@@ -29,7 +29,7 @@ def check_same(name: str, new: xr.Variable, there: xr.Variable, where: str) -> N
     times = kinds[0] == kinds[1] and kinds[0] in "mM"
     if kinds == ("S", "S") or text or times:
         return
-    if new.dtype.newbyteorder("=") != there.dtype.newbyteorder("="):
+    if new.dtype.name != there.dtype.name:
         raise ValueError(
             f"{where}: variable {name!r} has dtype {there.dtype} there, found {new.dtype}; convert it with "
             f".astype({there.dtype.name!r}) if nothing is lost by that"

@@ -38,73 +38,7 @@ def to_zarr(
     storage_options: dict[str, Any] | None = None,
     progress: bool = False,
 ) -> Any:
-    """Write a Dataset to a zarr store that tensordict and xarray both read.
-
-    Parameters
-    ----------
-    ds
-        The Dataset; ``"next/obs"`` becomes the array ``obs`` of the group ``next``.
-    store
-        A path, a URL, a ``zarr.abc.store.Store``, a ``zarr.Group``, a dict. A path that ends in ``.zip`` gives one
-        zip file.
-    layout
-        "tensordict": ``TensorDict.from_zarr`` opens the store with batch size, names and all batched entries; numeric
-        variables without (all) batch dims are kept in the root entry ``_unbatched``, times as int64 nanoseconds,
-        packed values decoded. "xarray": all variables are plain arrays, encoded as ``Dataset.to_zarr`` encodes them.
-        This package reads both back without loss.
-    mode
-        As in ``Dataset.to_zarr``: "w-" (the default) refuses an existing target, "w" replaces it (a local store is
-        written beside and renamed, so that it may be the one that `ds` reads from), "a" adds and overwrites variables,
-        "r+" overwrites only, "a-" is "a" for appending.
-    group
-        The group that becomes the root.
-    append_dim
-        Append along this dim, in nested groups too. Variables without it are left as they are.
-    region
-        Write to a part of the store: slices by dim, or "auto" to find them by the index coordinates. Variables without
-        a dim of the region are left as they are.
-    compute
-        False: write metadata and what is in memory, and return a dask ``Delayed`` that writes the rest.
-    encoding
-        By variable, as in ``Dataset.to_zarr``.
-    chunks, shards
-        Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
-    compressors
-        For all arrays, as in ``zarr.create_array``.
-    zarr_format
-        2 or 3; by default that of the store, or zarr's default.
-    consolidated
-        False: do not consolidate the metadata, which is done otherwise where the store supports it.
-    storage_options
-        For a URL.
-    progress
-        Show dask's progress bar.
-
-    Returns
-    -------
-    dask.delayed.Delayed or None
-        With ``compute=False`` what writes the rest.
-
-    Raises
-    ------
-    FileExistsError
-        Where there is something at the target and `mode` does not say what becomes of it.
-    ValueError, TypeError, NotImplementedError
-        For what the store cannot hold (times out of range, objects that are no JSON, a MultiIndex), or what does not
-        fit the store that is there. The target has not been touched.
-
-    Examples
-    --------
-    >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
-    >>> from tensordict import TensorDict
-    >>> path = tempfile.mkdtemp() + "/era.zarr"
-    >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
-    >>> ds.td.to_zarr(path)
-    >>> TensorDict.from_zarr(path)["t2m"].shape
-    torch.Size([4, 3])
-    >>> xr.open_dataset(path, engine="tensordict").identical(ds)
-    True
-    """
+    """Write a Dataset to a zarr store that tensordict and xarray both read. See ``Dataset.td.to_zarr``."""
     return _write_zarr(
         source_of_dataset(ds),
         store,
@@ -137,55 +71,7 @@ def to_h5(
     compute: bool = True,
     progress: bool = False,
 ) -> Any:
-    """Write a Dataset to an HDF5 file that tensordict and xarray both read.
-
-    Parameters
-    ----------
-    ds
-        The Dataset; ``"next/obs"`` becomes the dataset ``obs`` of the group ``next``.
-    path
-        A path, or with ``layout="tensordict"`` a binary file object.
-    layout
-        "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
-        batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
-        ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
-    mode
-        "w" replaces what is there (the file is written beside and renamed, so that it may be the one that `ds` reads
-        from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it.
-    group
-        The group that becomes the root.
-    encoding
-        By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
-        ``chunks``).
-    chunks
-        Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
-    compute
-        False: check everything now, and return a dask ``Delayed`` that writes the file.
-    progress
-        Show dask's progress bar.
-
-    Returns
-    -------
-    dask.delayed.Delayed or None
-        With ``compute=False`` what writes the file.
-
-    Raises
-    ------
-    FileExistsError
-        With mode "w-" or "x" where there is a file.
-    ValueError, TypeError, NotImplementedError
-        For what the file cannot hold. The target has not been touched.
-
-    Examples
-    --------
-    >>> import tempfile, numpy as np, xarray as xr, xarray_tensordict
-    >>> from tensordict import TensorDict
-    >>> path = tempfile.mkdtemp() + "/era.h5"
-    >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
-    >>> ds.td.to_h5(path)
-    >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
-    torch.Size([4, 3])
-    """
+    """Write a Dataset to an HDF5 file that tensordict and xarray both read. See ``Dataset.td.to_h5``."""
     return _write_h5(
         source_of_dataset(ds),
         path,
