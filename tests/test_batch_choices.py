@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -167,3 +168,58 @@ def test_a_misspelt_name_in_dims_is_an_error(tmp_path: Path) -> None:
 def test_the_record_is_a_plain_list_where_that_says_it_all(tmp_path: Path) -> None:
     ds = xr.Dataset({"x": (("time", "lat"), np.zeros((3, 2)))})
     assert json.loads(ds.td.set_batch_dims("time").attrs["tensordict_batch_dims"]) == ["time"]
+
+
+class TestNamesFromTheCaller:
+    @pytest.fixture
+    def buffer(self, tmp_path: Path) -> Path:
+        group = zarr.open_group(tmp_path / "buffer.zarr", mode="w")
+        for name, shape in {"actions": (40, 7), "rewards": (40,), "img": (40, 4, 4, 3), "scalar": ()}.items():
+            group.create_array(name, data=np.zeros(shape))
+        return tmp_path / "buffer.zarr"
+
+    def test_in_front_of_an_ellipsis_are_of_the_first_axes_where_an_array_has_no_other(self, buffer: Path) -> None:
+        ds = xr.open_dataset(buffer, engine="tensordict", dims={"*": ("time", ...)})
+        assert ds["rewards"].dims == ("time",)
+        assert ds["actions"].dims == ("time", "dim_7")
+        assert ds.td.batch_dims == ("time",)
+
+    def test_in_front_of_an_ellipsis_are_of_the_features_else(self, buffer: Path) -> None:
+        ds = xr.open_dataset(buffer, engine="tensordict", dims={"a*": ("feature", ...)})
+        assert ds["actions"].dims == ("batch_0", "feature")
+
+    def test_that_are_too_few_are_refused(self, buffer: Path) -> None:
+        with pytest.raises(ValueError, match=r"expected 3 names for the axes of 'img' behind the batch, or 4 for all"):
+            xr.open_dataset(buffer, engine="tensordict", dims={"img": ("y", "x")})
+
+    def test_of_a_glob_pass_over_arrays_they_do_not_fit(self, buffer: Path) -> None:
+        ds = xr.open_dataset(buffer, engine="tensordict", dims={"*": ("joint",)})
+        assert ds["actions"].dims == ("batch_0", "joint")
+        assert ds["img"].dims == ("batch_0", "dim_4", "dim_4_1", "dim_3")
+
+    @pytest.mark.parametrize("names", ["dim_7", ["batch_0", "dim_7"]])
+    def test_that_the_engine_itself_makes_up_are_no_new_names(self, buffer: Path, names: Any) -> None:
+        with pytest.raises(ValueError, match=r"ds.td.set_batch_dims"):
+            xr.open_dataset(buffer, engine="tensordict", batch_dims=names)
+
+
+def test_an_array_that_contradicts_the_recorded_batch_is_told(tmp_path: Path) -> None:
+    td = TensorDict({name: np.zeros((6, 2)) for name in "abc"}, [6])
+    td.to_zarr(tmp_path / "td.zarr").close()
+    zarr.open_group(tmp_path / "td.zarr", mode="r+")["b"].resize((4, 2))
+    with pytest.warns(UserWarning, match=r"'b' of shape \[4, 2\] does not lead with the recorded batch size \[6\]"):
+        ds = xr.open_dataset(tmp_path / "td.zarr", engine="tensordict")
+    assert ds.td.batch_size == (6,)
+
+
+def test_evidence_from_the_opening_is_not_kept_for_another_size(tmp_path: Path) -> None:
+    zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("x", data=np.zeros((6, 2)))
+    ds = xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict")
+    assert "leading size 6" in repr(ds.td)
+    assert "leading size 6" not in repr(ds.isel(batch_0=slice(3)).td)
+
+
+def test_categories_are_text() -> None:
+    ds = xr.Dataset({"c": ("time", pd.Categorical(["a", "b", "a"])), "y": ("time", np.zeros(3))})
+    assert ds.td.to_tensordict().get("c").tolist() == ["a", "b", "a"]
+    assert "'time' leads" in repr(ds.td)

@@ -56,7 +56,7 @@ def given_dims(
     (None, None, None, 'x')
     """
     names, is_glob = _lookup(argument, key)
-    if names is None or (is_glob and len(names) - (... in names) > len(shape)):
+    if names is None or (is_glob and len(names) - (... in names) + isinstance(names, FeaturesOnly) > len(shape)):
         return tuple(recorded)
     name, count = "/".join(key), sum(entry is ... for entry in names)
     if count > 1 or len(names) - count > len(shape):
@@ -82,8 +82,14 @@ class FromFirstAxis(tuple[str | EllipsisType, ...]):
     __slots__ = ()
 
 
-def resolve_ellipses(argument: DimsArgument | None, shapes: Mapping[Key, Sequence[int]]) -> DimsArgument | None:
-    """Settle what names in front of ``...`` stand for, pattern by pattern.
+class FeaturesOnly(tuple[str | EllipsisType, ...]):
+    """Names of a glob that matches arrays of more axes: they are those behind the batch, and no array's batch."""
+
+    __slots__ = ()
+
+
+def resolve_names(argument: DimsArgument | None, shapes: Mapping[Key, Sequence[int]]) -> DimsArgument | None:
+    """Settle which axes the caller's names stand for, pattern by pattern.
 
     ``"obs/*": ("obs", ...)`` names the first axis behind the batch. Where an array that the pattern matches has no axis
     to spare for the batch, as with ``"*": ("time", ...)`` and a reward of one axis, the names are those of the first axes.
@@ -97,6 +103,9 @@ def resolve_ellipses(argument: DimsArgument | None, shapes: Mapping[Key, Sequenc
         matched = [shape for key, shape in shapes.items() if shape and _lookup({pattern: names}, key)[0] is not None]
         short = any(len(shape) < needed for shape in matched)
         resolved[pattern] = FromFirstAxis(names) if needed and short else names
+        is_glob = isinstance(pattern, str) and tuple(pattern.split("/")) not in shapes
+        if is_glob and ... not in names and any(len(shape) > len(names) for shape in matched):
+            resolved[pattern] = FeaturesOnly(names)
     return resolved
 
 
@@ -141,7 +150,7 @@ def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | Ellips
 
 
 def _as_tuple(names: str | Sequence[str | EllipsisType]) -> tuple[str | EllipsisType, ...]:
-    if isinstance(names, FromFirstAxis):
+    if isinstance(names, (FromFirstAxis, FeaturesOnly)):
         return names
     return (names,) if isinstance(names, str) else tuple(names)
 

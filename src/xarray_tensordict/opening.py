@@ -37,7 +37,7 @@ from .naming import (
     name_axes,
     name_batch,
     qualify,
-    resolve_ellipses,
+    resolve_names,
     settle_sizes,
 )
 from .record import read_record, set_record_if_needed, with_record
@@ -118,7 +118,7 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     _drop(by_key, options.drop_variables)
     shapes = {(*group.key, name): array.shape for group in by_key.values() for name, array in group.arrays.items()}
     check_dims_argument(options.dims, shapes)
-    argument = resolve_ellipses(options.dims, shapes)
+    argument = resolve_names(options.dims, shapes)
     infos: dict[Key, ArrayInfo] = {}
     for group in by_key.values():
         dims = {
