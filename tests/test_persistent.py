@@ -78,6 +78,7 @@ def tensordicts(draw, depth=2, batch=None):
     return TensorDict(entries, batch_size=batch, names=names)
 
 
+@pytest.mark.filterwarnings("ignore:.*batch size .* is lost")
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(td=tensordicts(), data=st.data())
 def test_what_tensordict_writes_opens_through_both_doors(td, data, tmp_path_factory):

@@ -160,7 +160,9 @@ class Namer:
             given = self.given.get(leaf.key)
             if given is None or not leaf.batch_axes or not self._is_full(leaf, given):
                 continue
-            axes = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())[: leaf.batch_axes]
+            axes = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())[
+                : leaf.batch_axes
+            ]
             for axis, name in enumerate(axes):
                 if name is None:
                     continue
@@ -212,7 +214,10 @@ class Namer:
                     f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(batch[:count])}), "
                     f"found {len(given)}: {tuple(given)!r}"
                 )
-            return (*batch[:count], *given_dims({leaf.name: given}, leaf.key, recorded[count:], leaf.shape[count:], batch=()))
+            return (
+                *batch[:count],
+                *given_dims({leaf.name: given}, leaf.key, recorded[count:], leaf.shape[count:], batch=()),
+            )
         if ... not in given and len(given) != len(leaf.shape):
             raise ValueError(
                 f"dims: expected {len(leaf.shape)} names for {leaf.name!r} (shape {list(leaf.shape)}), found "

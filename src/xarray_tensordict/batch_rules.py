@@ -294,7 +294,10 @@ def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
     assert record.sizes is not None
     if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
         return False
-    return info.dims[0] is None or info.dims[0] == dims[0]
+    # a partial array has some of the batch dims: only their sizes can be wrong
+    recorded = dict(zip(dims, record.sizes, strict=True))
+    pairs = zip(info.dims, info.shape, strict=True)
+    return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
 
 
 def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:

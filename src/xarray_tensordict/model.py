@@ -195,7 +195,9 @@ class ArrayInfo:
         if not self.dims and self.shape:
             object.__setattr__(self, "dims", (None,) * len(self.shape))
         if len(self.dims) != len(self.shape):
-            raise ValueError(f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}")
+            raise ValueError(
+                f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
+            )
 
 
 @dataclass(frozen=True)

@@ -295,6 +295,13 @@ def map_values(
     return mapped
 
 
+def contiguous(variable: xr.Variable) -> xr.Variable:
+    """Text in C order: zarr writes strings of any length in the wrong order, silently, where it is not (measured)."""
+    if variable.dtype.kind not in "OT" or variable.ndim < 2:
+        return variable
+    return map_values(variable, np.ascontiguousarray, variable.dtype)
+
+
 # -- Python objects ----------------------------------------------------------------------------------------------------
 
 

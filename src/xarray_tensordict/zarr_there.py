@@ -18,6 +18,7 @@ from .model import GroupBatch, Inference, Key
 from .opening import OpenOptions, open_flat
 from .record import infer_dataset
 from .store_fit import check_same, fit
+from .stored_form import contiguous
 from .write_plan import Source
 from .zarr_create import is_consolidated, refresh_consolidated
 from .zarr_store import ZarrGroupStore
@@ -147,7 +148,7 @@ def plan_region(
     axes = [order.index(axis) for axis in range(new.ndim)]
     stored_where = tuple(where[axis] for axis in axes)
     stored_shape = None if shape is None else tuple(shape[axis] for axis in axes)
-    change.regions.append((array, stored_shape, stored_where, encoded))
+    change.regions.append((array, stored_shape, stored_where, contiguous(encoded)))
 
 
 def _patched(

@@ -21,7 +21,7 @@ from xarray.core.coordinates import Coordinates
 from .encodings import zarr_encoding
 from .metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
 from .model import Key
-from .stored_form import Stored, to_json
+from .stored_form import Stored, contiguous, to_json
 from .unbatched_entry import encode_array
 from .write_plan import GroupPlan, WritePlan
 from .xarray_private import past_cache, read
@@ -174,7 +174,7 @@ def _variable(
         taken = {str(dim) for other in group.node.variables.values() for dim in other.dims}
         return json_variable(name, to_json(stored.payload, name), attrs, taken)
     attrs = {**stored.variable.attrs, **array_markers(stored, sizes)}
-    variable = xr.Variable(stored.variable.dims, past_cache(stored.variable)._data, attrs, fastpath=True)
+    variable = xr.Variable(stored.variable.dims, past_cache(contiguous(stored.variable))._data, attrs, fastpath=True)
     keep_cf = plan.layout == "xarray"
     variable.encoding = zarr_encoding(
         group.node.names[name],

@@ -74,11 +74,20 @@ def _ours(kwargs: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def engine_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """``engine="zarr"`` and ``engine="h5netcdf"`` are this package's engine for the time of a test."""
+    with xr.set_options(warn_for_unclosed_files=True):
+        yield from _engine_in_place(monkeypatch)
+
+
+def _engine_in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(BACKEND_ENTRYPOINTS, "zarr", ("zarr", ZarrInPlace))
     monkeypatch.setitem(BACKEND_ENTRYPOINTS, "h5netcdf", ("h5netcdf", H5netcdfInPlace))
     plugins.list_engines.cache_clear()
     yield
     plugins.list_engines.cache_clear()
+
+
+# importing xarray's tests sets this for the whole process, and the files of other tests are none of their business
+xr.set_options(warn_for_unclosed_files=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
