@@ -18,8 +18,8 @@ from xarray.backends import BackendEntrypoint
 if TYPE_CHECKING:
     import xarray as xr
 
-    from xarray_tensordict.model import Store
-    from xarray_tensordict.opening import OpenOptions
+    from xarray_tensordict.core.model import Store
+    from xarray_tensordict.opening.datasets import OpenOptions
 
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
 
@@ -135,7 +135,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     ) -> xr.Dataset:
         """Open a store as one Dataset; see the class for the parameters."""
         arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
-        from xarray_tensordict.opening import open_flat
+        from xarray_tensordict.opening.datasets import open_flat
 
         ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
         return ds
@@ -157,7 +157,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
             raise TypeError(
                 f"engine 'tensordict' has no parameter {min(unknown)!r}; it has {self.open_dataset_parameters}"
             )
-        from xarray_tensordict.opening import open_tree
+        from xarray_tensordict.opening.datasets import open_tree
 
         opener = partial(open_tree, fit_parents=fit_parents)
         groups: dict[str, xr.Dataset] = _open(source, kwargs, opener, lambda opened: opened.values())
@@ -172,8 +172,8 @@ def _open(
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
-    from xarray_tensordict.opening import OpenOptions
-    from xarray_tensordict.sources import open_store
+    from xarray_tensordict.opening.datasets import OpenOptions
+    from xarray_tensordict.stores.sources import open_store
 
     store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()

@@ -6,8 +6,8 @@ from typing import Any
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-from xarray_tensordict.hdf5_store import Hdf5Store
-from xarray_tensordict.model import StoredArray, StoredGroup, walk
+from xarray_tensordict.core.model import StoredArray, StoredGroup, walk
+from xarray_tensordict.stores.hdf5_store import Hdf5Store
 
 REAL = Path(__file__).parents[2] / "shared" / "real"
 

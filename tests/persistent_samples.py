@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from zarr.storage import WrapperStore
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict.persistent import persistent_from_dataset
+from xarray_tensordict.lazy.persistent import persistent_from_dataset
 
 
 def flat_td():

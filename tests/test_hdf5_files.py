@@ -18,8 +18,8 @@ import pytest
 import xarray as xr
 from xarray.core import indexing
 
-from xarray_tensordict.hdf5_store import Hdf5Store
-from xarray_tensordict.model import walk
+from xarray_tensordict.core.model import walk
+from xarray_tensordict.stores.hdf5_store import Hdf5Store
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -204,7 +204,7 @@ def test_a_missing_group_lists_those_there_are(path: Path) -> None:
 
 def test_a_file_locked_by_a_writer(path: Path) -> None:
     with h5py.File(path, "r+"):
-        code = f"from xarray_tensordict.hdf5_store import Hdf5Store\nHdf5Store.open({str(path)!r})"
+        code = f"from xarray_tensordict.stores.hdf5_store import Hdf5Store\nHdf5Store.open({str(path)!r})"
         with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(OSError, match=r"rows\.h5.*locking"):
             pool.apply(exec, (code,))
 

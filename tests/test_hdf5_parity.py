@@ -12,8 +12,8 @@ import xarray as xr
 from xarray.core import indexing
 
 from hdf5_reading import REAL
-from xarray_tensordict.hdf5_store import Hdf5Store
-from xarray_tensordict.model import StoredGroup
+from xarray_tensordict.core.model import StoredGroup
+from xarray_tensordict.stores.hdf5_store import Hdf5Store
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -12,7 +12,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from hdf5_reading import REAL, left_out, root_of, tree_of, values
-from xarray_tensordict.model import StoredArray, StoredGroup
+from xarray_tensordict.core.model import StoredArray, StoredGroup
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -13,9 +13,9 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 
 from hdf5_reading import left_out, root_of, tree_of, values
-from xarray_tensordict.hdf5_store import Hdf5Store
-from xarray_tensordict.metadata import parse_batch_record
-from xarray_tensordict.model import RecordedBatch, StoredGroup
+from xarray_tensordict.core.metadata import parse_batch_record
+from xarray_tensordict.core.model import RecordedBatch, StoredGroup
+from xarray_tensordict.stores.hdf5_store import Hdf5Store
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from inference_rows import ROWS, Row, coord, grid, key_of, named, raw, time, var
-from xarray_tensordict.inference import infer_batch
-from xarray_tensordict.model import RecordedBatch
+from xarray_tensordict.core.inference import infer_batch
+from xarray_tensordict.core.model import RecordedBatch
 
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 

@@ -19,8 +19,8 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 
 import xarray_tensordict
 from strategies import tensordicts
-from xarray_tensordict import memmap_arrays, memmap_files
-from xarray_tensordict.memmap_levels import file_stem
+from xarray_tensordict.stores import memmap_arrays, memmap_files
+from xarray_tensordict.stores.memmap_levels import file_stem
 from xarray_tensordict.testing import assert_same_tensordict
 
 # of torch and torchrl, on import and on first use of a dtype

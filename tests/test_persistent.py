@@ -21,10 +21,11 @@ from zarr.storage import LocalStore, MemoryStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
 from persistent_samples import FORMATS, flat_td, grid_ds, grid_of, make_persistent
-from xarray_tensordict import dialect, open_persistent
-from xarray_tensordict.lazy_tensordict import XarrayPersistentTensorDict
-from xarray_tensordict.persistent import persistent_from_dataset
-from xarray_tensordict.selection import select
+from xarray_tensordict import open_persistent
+from xarray_tensordict.lazy import dialect
+from xarray_tensordict.lazy.lazy_tensordict import XarrayPersistentTensorDict
+from xarray_tensordict.lazy.persistent import persistent_from_dataset
+from xarray_tensordict.lazy.selection import select
 from xarray_tensordict.testing import assert_same_tensordict
 
 # --- the law of two doors ------------------------------------------------------------------------------------------

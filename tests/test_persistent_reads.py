@@ -21,7 +21,7 @@ from zarr.storage import LocalStore
 import xarray_tensordict  # noqa: F401 - registers ds.td
 from persistent_samples import CountingStore, flat_td, grid_ds, grid_of
 from xarray_tensordict import open_persistent
-from xarray_tensordict.persistent import persistent_from_dataset
+from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 
 # --- what is read, and what it belongs to --------------------------------------------------------------------------

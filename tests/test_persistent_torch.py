@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModule
 from torch.utils.data import DataLoader
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict.persistent import persistent_from_dataset
+from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 
 ROWS = 24

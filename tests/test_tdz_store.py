@@ -14,7 +14,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 from strategies import tensordicts
 from test_memmap_store import both_doors
-from xarray_tensordict import memmap_files
+from xarray_tensordict.stores import memmap_files
 from xarray_tensordict.testing import assert_same_tensordict
 
 METHODS = [None, "deflate", "bzip2", "lzma"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, TensorDict, UnbatchedTensor
 
-from xarray_tensordict.tensors import (
+from xarray_tensordict.tensors.values import (
     numpy_from_tensor,
     plain_tensor,
     rows_from_numpy,

@@ -25,10 +25,10 @@ from tensordict import (
     lazy_stack,
 )
 
-from xarray_tensordict.convert import to_tensordict, tree_to_tensordict
-from xarray_tensordict.record import with_record
+from xarray_tensordict.dataset.record import with_record
+from xarray_tensordict.tensors.convert import to_tensordict, tree_to_tensordict
+from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
 from xarray_tensordict.testing import assert_same_tensordict
-from xarray_tensordict.to_dataset import to_dataset, to_datatree
 
 
 class Sample(TensorClass):

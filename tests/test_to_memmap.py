@@ -19,8 +19,8 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 import xarray_tensordict
 from strategies import datasets, tensordicts
 from test_memmap_store import both_doors
-from xarray_tensordict import memmap_writer
 from xarray_tensordict.testing import assert_same_tensordict
+from xarray_tensordict.writing import memmap_writer
 
 pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
 

@@ -22,8 +22,8 @@ from tensordict import NonTensorData, TensorDict
 
 import generated
 import xarray_tensordict
-from xarray_tensordict.replacing import replaced
 from xarray_tensordict.testing import assert_same_tensordict
+from xarray_tensordict.writing.replacing import replaced
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])

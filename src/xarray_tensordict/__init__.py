@@ -21,20 +21,20 @@ from . import accessor as _accessor  # noqa: F401 - registers ds.td and dt.td
 if TYPE_CHECKING:
     from . import testing
     from .annotate import annotate
-    from .inference import infer_batch
-    from .model import ArrayInfo
-    from .persistent import open_persistent
-    from .to_dataset import to_dataset, to_datatree
+    from .core.inference import infer_batch
+    from .core.model import ArrayInfo
+    from .lazy.persistent import open_persistent
+    from .tensors.to_dataset import to_dataset, to_datatree
 
 __all__ = ["ArrayInfo", "annotate", "infer_batch", "open_persistent", "testing", "to_dataset", "to_datatree"]
 
 _WHERE = {
-    "ArrayInfo": "model",
+    "ArrayInfo": "core.model",
     "annotate": "annotate",
-    "infer_batch": "inference",
-    "open_persistent": "persistent",
-    "to_dataset": "to_dataset",
-    "to_datatree": "to_dataset",
+    "infer_batch": "core.inference",
+    "open_persistent": "lazy.persistent",
+    "to_dataset": "tensors.to_dataset",
+    "to_datatree": "tensors.to_dataset",
 }
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
-from .inference import BatchDims
-from .model import Inference
+from .core.inference import BatchDims
+from .core.model import Inference
 
 if TYPE_CHECKING:
-    from .entries import Unbatched
+    from .dataset.entries import Unbatched
 
 _shadow_warned = False
 
@@ -42,7 +42,7 @@ class DatasetAccessor:
     def infer(self) -> Inference:
         """The decision about the batch: the batch of each group, the class of each variable, the evidence in words."""
         if self._inference is None:
-            from .record import infer_dataset
+            from .dataset.record import infer_dataset
 
             self._inference = infer_dataset(self._ds)
         return self._inference
@@ -73,7 +73,7 @@ class DatasetAccessor:
         ValueError
             For a name that is no dim of the Dataset.
         """
-        from .record import infer_dataset, with_record
+        from .dataset.record import infer_dataset, with_record
 
         if isinstance(batch_dims, (int, float)):
             raise TypeError(
@@ -94,7 +94,7 @@ class DatasetAccessor:
         return self._ds.drop_vars([name for name, found in self._classes().items() if found != "unbatched"])
 
     def _classes(self) -> dict[Any, str]:
-        from .describe import key_of
+        from .dataset.describe import key_of
 
         classes = self.infer().classes
         return {name: classes[key_of(name)] for name in self._ds.variables}
@@ -152,7 +152,7 @@ class DatasetAccessor:
         UserWarning
             Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
         """
-        from .convert import to_tensordict
+        from .tensors.convert import to_tensordict
 
         return to_tensordict(
             self._ds,
@@ -169,7 +169,7 @@ class DatasetAccessor:
 
     def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> Any:
         """A lazy ``PersistentTensorDict`` over this Dataset; nothing is written and nothing is read yet."""
-        from .persistent import persistent_from_dataset
+        from .lazy.persistent import persistent_from_dataset
 
         return persistent_from_dataset(self._ds, batch_dims, device=device)
 
@@ -257,7 +257,7 @@ class DatasetAccessor:
         >>> xr.open_dataset(path, engine="tensordict").identical(ds)
         True
         """
-        from .writing import to_zarr
+        from .writing.api import to_zarr
 
         return to_zarr(
             self._ds,
@@ -337,7 +337,7 @@ class DatasetAccessor:
         >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
         torch.Size([4, 3])
         """
-        from .writing import to_h5
+        from .writing.api import to_h5
 
         return to_h5(
             self._ds,
@@ -409,7 +409,7 @@ class DatasetAccessor:
         >>> tensordict.load(path)["t2m"].shape
         torch.Size([4, 3])
         """
-        from .memmap_writer import to_memmap
+        from .writing.memmap_writer import to_memmap
 
         to_memmap(
             self._ds,
@@ -444,7 +444,7 @@ class DataTreeAccessor:
     def infer(self) -> Inference:
         """The decision about the batch of each node."""
         if self._inference is None:
-            from .trees import infer
+            from .dataset.trees import infer
 
             self._inference = infer(self._dt)
         return self._inference
@@ -461,13 +461,13 @@ class DataTreeAccessor:
 
     def to_dataset(self) -> xr.Dataset:
         """Flatten this node and those below it into one Dataset; dims that clash are qualified (``data.demo_0.time``)."""
-        from .trees import flatten
+        from .dataset.trees import flatten
 
         return flatten(self._dt)
 
     def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
         """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
-        from .convert import tree_to_tensordict
+        from .tensors.convert import tree_to_tensordict
 
         return tree_to_tensordict(self._dt, batch_dims, **options)
 
@@ -496,19 +496,19 @@ class DataTreeAccessor:
         ValueError
             Where there are no episodes; or where an entry is missing in one, or has another dtype or feature size.
         """
-        from .episodes import concat
+        from .dataset.episodes import concat
 
         return concat(self._dt, dim, index=index, step=step)
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
-        from .writing import tree_to_zarr
+        from .writing.api import tree_to_zarr
 
         return tree_to_zarr(self._dt, store, layout=layout, **options)
 
     def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
-        from .writing import tree_to_h5
+        from .writing.api import tree_to_h5
 
         return tree_to_h5(self._dt, path, layout=layout, **options)
 
@@ -523,7 +523,7 @@ def _warn_shadowed(ds: xr.Dataset) -> None:
     global _shadow_warned
     if "td" in ds.variables and not _shadow_warned:
         _shadow_warned = True
-        from .opening import outside
+        from .core.callers import outside
 
         warnings.warn(
             "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "

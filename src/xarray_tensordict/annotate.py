@@ -13,14 +13,14 @@ from typing import Any
 
 import xarray as xr
 
-from .entries import plan_entries, td_names
-from .inference import BatchDims, infer_batch
-from .metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, batch_record
-from .model import GroupBatch, Inference, Key, Store, walk
-from .naming import Dims, DimsArgument, name_batch
-from .opening import Layout, OpenOptions, lay_out, open_flat
-from .record import infer_dataset
-from .sources import describe_source, format_of, open_store, unwrapped
+from .core.inference import BatchDims, infer_batch
+from .core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, batch_record
+from .core.model import GroupBatch, Inference, Key, Store, walk
+from .core.naming import Dims, DimsArgument, name_batch
+from .dataset.entries import plan_entries, td_names
+from .dataset.record import infer_dataset
+from .opening.datasets import Layout, OpenOptions, lay_out, open_flat
+from .stores.sources import describe_source, format_of, open_store, unwrapped
 
 Dimensions = dict[Key, tuple[int, Dims]]
 """For each array to be named its number of axes and their names."""
@@ -144,7 +144,7 @@ def _check_writable(source: Any, description: str) -> None:
 
 def _check_honest(ds: xr.Dataset, batch_dims: BatchDims | None, description: str) -> None:
     """Bare tensordict opens the store to the values it means, or an error names what is in the way."""
-    from .writable import why_decoded
+    from .lazy.writable import why_decoded
 
     inference = infer_dataset(ds)
     plan = plan_entries(ds, inference, unbatched="keep")

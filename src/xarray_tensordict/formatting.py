@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import xarray as xr
 
-from .entries import Entry, Plan, plan_entries
-from .model import GroupBatch, Inference, group_name
+from .core.model import GroupBatch, Inference, group_name
+from .dataset.entries import Entry, Plan, plan_entries
 
 LONGEST = 20
 """Entries that one section of a repr lists; the rest is counted."""

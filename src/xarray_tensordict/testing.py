@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from tensordict import UnbatchedTensor, is_tensor_collection
 
-from .tensors import numpy_from_tensor
-from .walking import Child, NonTensor, TensorCollection, children, has_leaves, is_node, stack_conflict, stack_of
+from .tensors.values import numpy_from_tensor
+from .tensors.walking import Child, NonTensor, TensorCollection, children, has_leaves, is_node, stack_conflict, stack_of
 
 __all__ = ["assert_same_tensordict"]
 

@@ -1,0 +1,265 @@
+"""What a store holds, as the readers hand it to the engine: plain descriptions and lazy arrays.
+
+A reader (:mod:`..stores.zarr_store`, :mod:`..stores.hdf5_store`) knows one foreign library and turns each group of a store into a
+:class:`StoredGroup`. Everything after it (naming, inference, decoding, flattening) works on these classes alone and
+knows neither zarr nor h5py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Key = tuple[str, ...]
+"""The path of an entry or of a group, one part for each level; ``()`` is the root."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One member of a store that is not shown, and why.
+
+    Attributes
+    ----------
+    key
+        The path of the member.
+    reason
+        What it is and what to do about it, as the end of the sentence "'a/b' is left out: ...".
+    """
+
+    key: Key
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'/'.join(self.key) or '/'!r}: {self.reason}"
+
+
+@dataclass
+class StoredArray:
+    """One array of a group, not read yet.
+
+    Attributes
+    ----------
+    name
+        The name of the member in its group.
+    data
+        A lazy array that xarray can index (an ``ExplicitlyIndexed``, as ``xarray.backends.BackendArray``): it has
+        ``shape`` and ``dtype``, and reads only what is indexed.
+    dims
+        The dimension names that the store records for it, one for each axis; ``None`` for an axis without one.
+    attrs
+        The attributes a user should see. Markers of the format (``_ARRAY_DIMENSIONS``, dimension scales,
+        ``__tensordict_*``) are not among them.
+    encoding
+        What xarray keeps in ``Variable.encoding``, as xarray's own backend for the format fills it.
+    unlimited
+        The axes that the store can grow along (HDF5: ``maxshape`` is None there).
+    role
+        ``"data"`` or ``"coord"`` where the store says so itself, else ``None``.
+    non_tensor
+        True for an entry that a tensordict shows as non-tensor data although its values may be numbers (a JSON
+        scalar); it has been decoded by the reader.
+    raw
+        True where the store records no dimension names for the array at all: nobody wrote it for xarray.
+    record
+        What this package wrote down of the array, see :mod:`..opening.restoring`.
+    """
+
+    name: str
+    data: Any
+    dims: tuple[str | None, ...]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    encoding: dict[str, Any] = field(default_factory=dict)
+    unlimited: frozenset[int] = frozenset()
+    role: str | None = None
+    non_tensor: bool = False
+    raw: bool = False
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = np.dtype(self.data.dtype)
+        return dtype
+
+
+@dataclass(frozen=True)
+class RecordedBatch:
+    """The batch that a store records for a group: sizes, and names where it has any.
+
+    ``sizes`` is None where only names are recorded; ``in_front`` are the dims that stood in front of them then, so that
+    only dims that came later are taken for new batch dims.
+    """
+
+    sizes: tuple[int, ...] | None
+    names: tuple[str | None, ...] | None
+    in_front: frozenset[str] = frozenset()
+
+
+@dataclass
+class StoredGroup:
+    """One group of a store: its arrays and attributes, and the names of the groups in it.
+
+    ``tensorclass`` is the name of the class whose fields it holds, where the store says so. It is never imported.
+    """
+
+    key: Key
+    arrays: dict[str, StoredArray] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+    recorded: RecordedBatch | None = None
+    unlimited_dims: frozenset[str] = frozenset()
+    left_out: list[LeftOut] = field(default_factory=list)
+    tensorclass: str | None = None
+
+
+class Store(Protocol):
+    """An open store, whatever its format."""
+
+    @property
+    def description(self) -> str:
+        """How messages call the store: its path or URL, or the repr of what was given."""
+
+    @property
+    def has_tensordict_marker(self) -> bool:
+        """Whether tensordict (or this package) wrote ``__tensordict__`` on the root group."""
+
+    def group(self, key: Key = ()) -> StoredGroup:
+        """The group at `key`, relative to the group that was opened. Raises ``KeyError`` if there is none."""
+
+    def close(self) -> None:
+        """Close what this package opened; what the caller opened stays open."""
+
+
+def walk(store: Store, key: Key = ()) -> Iterator[StoredGroup]:
+    """Yield the group at `key` and all groups below it, parents first."""
+    group = store.group(key)
+    yield group
+    for name in group.groups:
+        yield from walk(store, (*key, name))
+
+
+def group_name(key: Key) -> str:
+    """The path of a group as messages and ``group=`` write it, ``"/"`` for the root."""
+    return "/" + "/".join(key)
+
+
+Kind = Literal["numeric", "string", "time", "object"]
+"""What the elements are. ``"time"``: datetimes and timedeltas, encoded ones (``units = "days since ..."``) included."""
+
+Role = Literal["data", "coord", "index"]
+"""``"index"``: a one-dimensional coordinate named like its dim."""
+
+EntryClass = Literal["batched", "partial", "unbatched"]
+
+EvidenceKind = Literal["given", "recorded", "unlimited dim", "shared named dims", "shared shape", "inherited", "none"]
+
+
+@dataclass(frozen=True)
+class ArrayInfo:
+    """Everything the inference may know of one array.
+
+    Attributes
+    ----------
+    key
+        Its path, ``("next", "obs")``.
+    shape
+        One size for each axis.
+    kind
+        What the elements are.
+    dims
+        One name for each axis, None for an axis without a name; by default no axis has one.
+    role
+        Data, coordinate or index coordinate.
+    unlimited
+        Axes that can grow.
+    attrs
+        CF attributes (``axis``, ``standard_name``, ``units``, ``bounds``, ``coordinates``, ``grid_mapping``,
+        ``cell_measures``, ``ancillary_variables``), whether they are in attrs or in the encoding.
+    """
+
+    key: Key
+    shape: tuple[int, ...]
+    kind: Kind = "numeric"
+    dims: tuple[str | None, ...] = ()
+    role: Role = "data"
+    unlimited: frozenset[int] = frozenset()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.dims and self.shape:
+            object.__setattr__(self, "dims", (None,) * len(self.shape))
+        if len(self.dims) != len(self.shape):
+            raise ValueError(
+                f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
+            )
+
+
+@dataclass(frozen=True)
+class GroupBatch:
+    """The batch of one group.
+
+    Attributes
+    ----------
+    dims
+        Its names, None for an axis that has no name (only before the engine names it).
+    sizes
+        Its size, as in ``TensorDict.batch_size``.
+    evidence
+        The kind of evidence the decision rests on.
+    reason
+        The same as a sentence, without a full stop.
+    """
+
+    dims: tuple[str | None, ...]
+    sizes: tuple[int, ...]
+    evidence: EvidenceKind
+    reason: str
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The decision for a tree of groups.
+
+    Attributes
+    ----------
+    groups
+        For each group that holds arrays (and each group above one) its batch; ``()`` is the root.
+    classes
+        For each array how it relates to the batch of its group.
+    warnings
+        What was corrected or could not be honoured, one sentence each.
+    """
+
+    groups: Mapping[Key, GroupBatch]
+    classes: Mapping[Key, EntryClass]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def batch_dims(self) -> tuple[str | None, ...]:
+        """The batch dims of the root."""
+        return self.groups[()].dims
+
+    @property
+    def batch_size(self) -> tuple[int, ...]:
+        """The batch size of the root."""
+        return self.groups[()].sizes
+
+    @property
+    def evidence(self) -> EvidenceKind:
+        """The kind of evidence for the batch of the root."""
+        return self.groups[()].evidence
+
+    @property
+    def reason(self) -> str:
+        """The evidence for the batch of the root, as a sentence."""
+        return self.groups[()].reason
+
+    def keys(self, entry_class: EntryClass) -> tuple[Key, ...]:
+        """The keys of all arrays of a class, in the order of the arrays that were given."""
+        return tuple(key for key, found in self.classes.items() if found == entry_class)

@@ -1,0 +1,90 @@
+"""Descriptions of arrays for the inference: of those in a store, and of the variables of a Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray.backends.common import NONE_VAR_NAME
+
+from ..core.model import ArrayInfo, Key, Kind, Role, StoredArray, StoredGroup
+from ..core.voting import referenced_names
+
+# What the inference reads of a variable. xarray moves some of them from attrs to encoding when it decodes.
+_CF_ATTRS = (
+    "axis standard_name units positive bounds climatology coordinates grid_mapping cell_measures ancillary_variables "
+    "formula_terms calendar"
+).split()
+
+
+def key_of(name: Any) -> Key:
+    """The key of a variable: ``"next/obs"`` is ``("next", "obs")``; a variable without a name is stored as xarray does."""
+    return tuple(str(NONE_VAR_NAME if name is None else name).split("/"))
+
+
+def kind_of(dtype: Any, attrs: Mapping[str, Any]) -> Kind:
+    """Say what the elements of an array are; encoded times count as times."""
+    if not isinstance(dtype, np.dtype):
+        return "object"  # a pandas extension array: categories, nullable numbers, ...
+    if dtype.kind in "mM":
+        return "time"
+    if dtype.kind in "biufc":
+        units = attrs.get("units")
+        encoded = isinstance(units, str) and " since " in units
+        return "time" if encoded or str(attrs.get("dtype", "")).startswith("timedelta64") else "numeric"
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    if dtype.kind in "SUT" or (dtype.kind == "O" and metadata.get("element_type") in (str, bytes)):
+        return "string"
+    return "object"
+
+
+def describe_group(group: StoredGroup, dims: Mapping[str, tuple[str | None, ...]]) -> list[ArrayInfo]:
+    """Describe the arrays of one group of a store.
+
+    Parameters
+    ----------
+    group
+        The group.
+    dims
+        The dims of each array, after the caller's ``dims=``.
+    """
+    claimed = referenced_names({"coordinates": group.attrs.get("coordinates")})
+    for array in group.arrays.values():
+        claimed |= referenced_names({"coordinates": array.attrs.get("coordinates")})
+    return [
+        ArrayInfo(
+            (*group.key, name),
+            array.shape,
+            kind_of(array.dtype, array.attrs),
+            dims[name],
+            _role(name, array, dims[name], claimed),
+            array.unlimited,
+            {attr: array.attrs[attr] for attr in _CF_ATTRS if attr in array.attrs},
+        )
+        for name, array in group.arrays.items()
+    ]
+
+
+def _role(name: str, array: StoredArray, dims: tuple[str | None, ...], claimed: Iterable[str]) -> Role:
+    if dims == (name,):
+        return "index"
+    return "coord" if array.role == "coord" or (name in claimed and array.role is None) else "data"
+
+
+def describe_dataset(ds: xr.Dataset, prefix: Key = ()) -> list[ArrayInfo]:
+    """Describe the variables of a Dataset, of which ``"a/b"`` is in the group ``("a",)``."""
+    unlimited_dims = set(ds.encoding.get("unlimited_dims", ()))
+    infos = []
+    for name, variable in ds.variables.items():
+        key = (*prefix, *key_of(name))
+        found = {attr: variable.encoding[attr] for attr in _CF_ATTRS if attr in variable.encoding}
+        found |= {attr: variable.attrs[attr] for attr in _CF_ATTRS if attr in variable.attrs}
+        dims = tuple(str(dim) for dim in variable.dims)
+        role: Role = "data"
+        if name in ds.coords:
+            role = "index" if dims == (str(name),) else "coord"
+        unlimited = frozenset(axis for axis, dim in enumerate(variable.dims) if dim in unlimited_dims)
+        infos.append(ArrayInfo(key, variable.shape, kind_of(variable.dtype, found), dims, role, unlimited, found))
+    return infos

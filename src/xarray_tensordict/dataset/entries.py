@@ -1,0 +1,238 @@
+"""Which variable of a Dataset becomes which entry of a tensordict, and how: the plan both doors follow.
+
+Nothing is read here. ``to_tensordict`` carries the plan out at once, the lazy door one read at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from ..core.batch_rules import is_marked
+from ..core.model import EntryClass, GroupBatch, Inference, Key
+from .describe import key_of
+from .xarray_private import multiindex_dims, transpose_axes
+
+Unbatched = Literal["drop", "keep", "expand", "raise"]
+Form = Literal["tensor", "rows", "value"]
+
+_TORCH_KINDS = "biufc"
+_NOT_IN_TORCH = frozenset(np.dtype(name).name for name in ("longdouble", "clongdouble")) - {"float64", "complex128"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry to be.
+
+    Attributes
+    ----------
+    key
+        Its key in the tensordict.
+    name
+        The name of the variable in the Dataset.
+    variable
+        The variable, its batch dims in front and in the order of the batch.
+    entry_class
+        Batched, partial (to be broadcast) or unbatched (to be kept whole, or expanded).
+    form
+        A tensor; "rows": one Python object for each batch element; "value": one Python object for all.
+    batch
+        The batch of the group it is in.
+    torch_dtype
+        The name of the torch dtype its values were widened from.
+    """
+
+    key: Key
+    name: str
+    variable: xr.Variable
+    entry_class: EntryClass
+    form: Form
+    batch: GroupBatch
+    torch_dtype: str | None = None
+
+    @property
+    def missing_axes(self) -> tuple[int, ...]:
+        """The batch axes that a partial variable lacks."""
+        return tuple(axis for axis, dim in enumerate(self.batch.dims) if dim not in self.variable.dims)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the entry: that of the variable, broadcast to the batch where it is partial."""
+        if self.entry_class != "partial":
+            return tuple(self.variable.shape)
+        held = sum(dim in self.variable.dims for dim in self.batch.dims)
+        return (*self.batch.sizes, *self.variable.shape[held:])
+
+
+@dataclass
+class Plan:
+    """What a Dataset becomes.
+
+    Attributes
+    ----------
+    batches
+        The batch of every group that has entries, and of those above; ``()`` is the root.
+    entries
+        In the order of the Dataset.
+    unbatched
+        Entries that ``unbatched="drop"`` leaves out.
+    left_out
+        Names of variables that no tensordict can hold, each with the reason.
+    """
+
+    batches: Mapping[Key, GroupBatch]
+    entries: list[Entry] = field(default_factory=list)
+    unbatched: list[Entry] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def td_names(batch: GroupBatch) -> list[str | None]:
+    """The dimension names a tensordict gets: those this package made up are None there."""
+    return [None if dim is None or is_marked(dim) else dim for dim in batch.dims]
+
+
+def plan_entries(
+    ds: xr.Dataset,
+    inference: Inference,
+    *,
+    coords: bool | Iterable[str] = True,
+    unbatched: Unbatched = "drop",
+    exclude: Iterable[str | Key] = (),
+) -> Plan:
+    """Plan the conversion of a Dataset.
+
+    Parameters
+    ----------
+    coords
+        Whether coordinates become entries; or the names of those that do.
+    unbatched
+        What happens to numeric variables (and arrays of strings) without a batch dim.
+    exclude
+        Names of variables, or of groups, to leave out.
+
+    Raises
+    ------
+    ValueError
+        For an unknown `unbatched`; for an unbatched variable with ``unbatched="raise"``; for a name in `exclude`
+        that is not there; for two variables that claim one path.
+    """
+    if unbatched not in {"drop", "keep", "expand", "raise"}:
+        raise ValueError(f"unbatched: expected 'drop', 'keep', 'expand' or 'raise', got {unbatched!r}")
+    excluded = _checked_names(ds, exclude)
+    wanted = None if isinstance(coords, bool) else set(_checked_names(ds, coords))
+    tuples = multiindex_dims(ds)
+    plan = Plan(inference.groups)
+    _check_paths(ds)
+    for name, variable in ds.variables.items():
+        key = key_of(name)
+        if name in tuples or any("/".join(key[:n]) in excluded for n in range(1, len(key) + 1)):
+            continue
+        if name in ds.coords and (coords is False or (wanted is not None and str(name) not in wanted)):
+            continue
+        reason = _why_not(variable)
+        if reason is not None:
+            plan.left_out[str(name)] = reason
+            continue
+        _place(plan, _entry(key, str(name), variable, inference), unbatched)
+    if unbatched == "raise" and plan.unbatched:
+        names = ", ".join(repr(entry.name) for entry in plan.unbatched)
+        raise ValueError(
+            f"unbatched='raise': {names} lead with none of the batch dims {list(inference.batch_dims)}; choose "
+            f"unbatched='drop', 'keep' or 'expand', or other batch_dims"
+        )
+    return plan
+
+
+def _place(plan: Plan, entry: Entry, unbatched: Unbatched) -> None:
+    one_value = entry.form == "value" and not entry.variable.ndim
+    if entry.entry_class == "unbatched" and not one_value:
+        plan.unbatched.append(entry)
+        if unbatched in {"drop", "raise"}:
+            return
+    plan.entries.append(entry)
+
+
+def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> Entry:
+    batch = inference.groups[key[:-1]]
+    entry_class = inference.classes[key]
+    if entry_class != "unbatched":
+        variable = _batch_first(variable, batch)
+    form: Form = "tensor"
+    if variable.dtype.kind not in "biufcmM" or variable.encoding.get("tensordict_non_tensor"):
+        form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
+    return Entry(key, name, variable, entry_class, form, batch, _torch_dtype(variable))
+
+
+def _torch_dtype(variable: xr.Variable) -> str | None:
+    """The dtype recorded where values were widened, as long as they still have the widened dtype."""
+    recorded = variable.encoding.get("torch_dtype")
+    widened = {"complex32": "complex64"}.get(str(recorded), "float32")
+    return str(recorded) if recorded is not None and variable.dtype.name == widened else None
+
+
+def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
+    lead = [dim for dim in batch.dims if dim in variable.dims]
+    if list(variable.dims[: len(lead)]) == lead:
+        return variable
+    # by axis number: transpose by name refuses a dim that stands twice
+    order = [variable.dims.index(dim) for dim in lead]
+    order += [axis for axis in range(variable.ndim) if axis not in order]
+    return transpose_axes(variable, order)
+
+
+def _why_not(variable: xr.Variable) -> str | None:
+    """Why no tensordict can hold a variable, from its dtype alone; None where one can."""
+    dtype = variable.dtype
+    if dtype.kind == "O" and "calendar" in {*variable.encoding, *variable.attrs}:
+        return (
+            f"it holds dates of the calendar {variable.encoding.get('calendar', variable.attrs.get('calendar'))!r}, or outside "
+            f"1678 to 2262, which int64 nanoseconds cannot hold; convert the calendar, or exclude it"
+        )
+    if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
+        return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
+    if dtype.kind == "V":
+        return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
+    return None
+
+
+def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
+    found = (
+        {names}
+        if isinstance(names, str)
+        else {"/".join(name) if isinstance(name, tuple) else str(name) for name in names}
+    )
+    known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
+    for name in sorted(found - known):
+        raise ValueError(
+            f"there is no variable or group {name!r} in the dataset; there are: {sorted(map(str, ds.variables))}"
+        )
+    return found
+
+
+def _check_paths(ds: xr.Dataset) -> None:
+    """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
+    keys = {key_of(name): name for name in ds.variables}
+    for key, name in keys.items():
+        if "" in key:
+            raise ValueError(f"variable {name!r}: a part of its path is empty; rename it, a '/' separates nested keys")
+        for length in range(1, len(key)):
+            if key[:length] in keys:
+                raise ValueError(
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an entry "
+                    f"and a nested tensordict; rename one of them"
+                )
+
+
+def describe_entry(entry: Entry) -> dict[str, Any]:
+    """What reprs say of an entry."""
+    return {
+        "name": entry.name,
+        "class": entry.entry_class,
+        "form": entry.form,
+        "shape": entry.shape,
+        "dtype": entry.variable.dtype,
+    }

@@ -1,0 +1,117 @@
+"""What this package needs of xarray's lazy arrays beyond its public interface, in one place.
+
+``Variable._data`` and the wrappers of ``xarray.core.indexing`` are private; they have been stable since 2016 and are
+checked at import.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+
+_NEEDED = (
+    "MemoryCachedArray",
+    "CopyOnWriteArray",
+    "LazilyIndexedArray",
+    "NumpyIndexingAdapter",
+    "PandasIndexingAdapter",
+)
+_FRESH = frozenset(
+    {"xarray.backends.zarr", "xarray_tensordict.stores.hdf5_arrays", "xarray_tensordict.stores.memmap_arrays"}
+)
+_MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
+if _MISSING:
+    raise ImportError(
+        f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
+        f"install a version of xarray that its dependencies allow"
+    )
+
+
+def past_cache(variable: xr.Variable) -> xr.Variable:
+    """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
+
+    What the cache has already loaded is taken from there.
+    """
+    data: Any = variable._data
+    unwrapped = data
+    while isinstance(unwrapped, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        unwrapped = unwrapped.array
+    if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
+        return variable
+    bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
+    bare.encoding = variable.encoding
+    return bare
+
+
+def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
+    """The array of the reader behind a variable that has not been loaded, and the selection from it.
+
+    None where there is none, or the selection is pointwise or transposes.
+    """
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    if isinstance(data, indexing.LazilyIndexedArray) and isinstance(data.array, BackendArray):
+        return data.array, data.key.tuple
+    return None
+
+
+def in_memory(variable: xr.Variable) -> bool:
+    """Whether the values are a numpy array that belongs to the variable (not to a pandas index, not on disk)."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        if isinstance(data, indexing.CopyOnWriteArray) and not data._copied:
+            return isinstance(data.array, indexing.NumpyIndexingAdapter)
+        data = data.array
+    return isinstance(data, (np.ndarray, indexing.NumpyIndexingAdapter))
+
+
+def is_index_data(variable: xr.Variable) -> bool:
+    """Whether the values are those of a pandas index, which must never change."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    return isinstance(data, indexing.PandasIndexingAdapter)
+
+
+def reads_fresh_arrays(variable: xr.Variable) -> bool:
+    """Whether every read of a variable gives a new array that nothing else refers to.
+
+    So it is with the arrays of the readers here; of any other array (numpy, dask, a pandas index, a reader of
+    somebody else) it is not known.
+    """
+    data: Any = variable._data
+    while not isinstance(data, BackendArray):
+        data = getattr(data, "array", None)
+        if data is None:
+            return False
+    return type(data).__module__ in _FRESH
+
+
+def read(variable: xr.Variable) -> np.ndarray[Any, Any]:
+    """The values as a numpy array, past the cache; in memory they are the variable's own array."""
+    bare = past_cache(variable)
+    values = bare.values if not is_index_data(bare) else np.array(bare.values)
+    return np.asarray(values)
+
+
+def multiindex_dims(ds: xr.Dataset) -> frozenset[str]:
+    """The names of coordinates that hold the tuples of a pandas MultiIndex; their levels are coordinates too."""
+    found = set()
+    for name, index in ds.xindexes.items():
+        if isinstance(index.to_pandas_index() if hasattr(index, "index") else None, pd.MultiIndex):
+            found |= {str(dim) for dim in ds[name].dims} & {str(name)}
+    return frozenset(found)
+
+
+def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
+    """Transpose by axis number, lazily; ``Variable.transpose`` goes by name, which a repeated dim does not allow."""
+    data: Any = indexing.as_indexable(variable._data).transpose(tuple(order))
+    moved = xr.Variable([variable.dims[axis] for axis in order], data, variable.attrs, fastpath=True)
+    moved.encoding = variable.encoding
+    return moved

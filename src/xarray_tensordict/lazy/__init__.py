@@ -1,0 +1,1 @@
+"""The lazy door: a ``PersistentTensorDict`` over a Dataset."""

@@ -1,0 +1,164 @@
+"""The lazy door: a ``PersistentTensorDict`` over any store that the engine opens, or any Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import xarray as xr
+from tensordict import PersistentTensorDict
+
+from ..core.inference import BatchDims
+from ..dataset.entries import Entry, Plan, plan_entries
+from ..dataset.record import infer_dataset
+from ..stores.sources import describe_source
+from ..tensors.convert import compute_together, warn_left_out
+from ..tensors.values import tensor_from_numpy
+from .lazy_nodes import Group, Leaf, Source
+from .lazy_tensordict import XarrayPersistentTensorDict
+
+
+def open_persistent(
+    store: Any,
+    *,
+    mode: str = "r",
+    device: Any = None,
+    batch_dims: BatchDims | None = None,
+    **engine_keywords: Any,
+) -> PersistentTensorDict:
+    """Open a store as a ``PersistentTensorDict``: lazy, decoded, nested.
+
+    The same as ``xr.open_dataset(store, engine="tensordict")``, through tensordict's door:
+    ``open_persistent(store).to_tensordict()`` and ``ds.td.to_tensordict()`` are equal.
+
+    Parameters
+    ----------
+    store
+        Whatever the engine opens: a path, a URL, a zarr store or group, an h5py file or group, an open
+        ``PersistentTensorDict``.
+    mode
+        ``"r"``: read only. ``"r+"``: for stores that bare tensordict reads to the same entries; the result is then
+        tensordict's own writable object.
+    device
+        The device that entries are sent to when they are read.
+    batch_dims
+        Names, or a count, of the batch dims; by default they are inferred.
+    **engine_keywords
+        The parameters of the engine and of ``xr.open_dataset``: ``group``, ``nested``, ``dims``, ``drop_variables``,
+        ``mask_and_scale``, ``decode_times``, ``chunks``, ``storage_options``, ...
+
+    Returns
+    -------
+    PersistentTensorDict
+        With ``mode="r"``: entries are read when they are asked for, each time anew, and are the caller's own.
+
+        ======================================  ============================================================
+        ``ptd["x"]``, ``ptd["next", "x"]``      reads the entry
+        ``ptd.get_at("x", index)``              reads these rows of the entry
+        ``ptd[3]``, ``ptd[[5, 1]]``, a mask     reads these rows of all entries: a ``TensorDict``
+        ``ptd[10:20]``                          reads nothing: a lazy view
+        ``ptd.clone(False)``                    reads nothing: another lazy object over the same store
+        ``ptd.to_tensordict()``, ``clone()``    reads everything: a ``TensorDict``
+        ``ptd.unbatched``                       reads the entries without a batch dim: a ``TensorDict``
+        ======================================  ============================================================
+
+    Raises
+    ------
+    ValueError
+        For an unknown mode, and for ``mode="r+"`` with a store that bare tensordict reads otherwise; the message names
+        the first entry that differs.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> from tensordict import TensorDict
+    >>> path = tempfile.mkdtemp() + "/buffer.zarr"
+    >>> _ = TensorDict({"obs": torch.arange(6.0).view(3, 2), "done": torch.zeros(3)}, [3]).to_zarr(path)
+    >>> ptd = open_persistent(path)
+    >>> ptd[[2, 0]]["obs"]
+    tensor([[4., 5.],
+            [0., 1.]])
+    """
+    _check_mode(mode, store)
+    if "engine" in engine_keywords:
+        raise TypeError(
+            "open_persistent always uses engine='tensordict'; for a Dataset of another engine use ds.td.to_persistent()"
+        )
+    keywords = {"cache": False, **engine_keywords}
+    if batch_dims is not None:
+        keywords["batch_dims"] = batch_dims
+    ds = xr.open_dataset(store, engine="tensordict", **keywords)
+    description = describe_source(store)
+    if mode == "r+":
+        from .writable import open_writable
+
+        return open_writable(store, ds, description, device=device, keywords=engine_keywords)
+    try:
+        return _persistent(ds, None, description=description, device=device, closer=ds.close)
+    except BaseException:
+        ds.close()
+        raise
+
+
+def _check_mode(mode: str, store: Any) -> None:
+    if mode in {"r", "r+"}:
+        return
+    if mode in {"w", "w-", "x", "a"}:
+        raise ValueError(
+            f"mode={mode!r}: open_persistent opens stores that exist ({describe_source(store)}); write a new one with "
+            f"td.to_zarr(path), td.to_h5(path), ds.td.to_zarr(path) or ds.td.to_h5(path)"
+        )
+    raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
+
+
+def persistent_from_dataset(
+    ds: xr.Dataset, batch_dims: BatchDims | None = None, *, device: Any = None
+) -> PersistentTensorDict:
+    """A lazy ``PersistentTensorDict`` over a Dataset of any engine; nothing is written, and no array is read yet.
+
+    Parameters
+    ----------
+    ds
+        The Dataset; it is not changed, and ``close()`` does not close it.
+    batch_dims
+        Names, or a count, of the batch dims; by default those of ``ds.td``.
+    device
+        The device that entries are sent to when they are read.
+    """
+    source = ds.encoding.get("source")
+    return _persistent(ds, batch_dims, description=str(source) if source else "the dataset", device=device, closer=None)
+
+
+def _persistent(
+    ds: xr.Dataset, batch_dims: BatchDims | None, *, description: str, device: Any, closer: Callable[[], None] | None
+) -> XarrayPersistentTensorDict:
+    plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
+    _leave_out_times(plan)
+    warn_left_out(plan.left_out)
+    source = Source(description, {**_told(ds), **plan.left_out}, [Leaf.of(entry) for entry in plan.unbatched], closer)
+    return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
+
+
+def _leave_out_times(plan: Plan) -> None:
+    """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
+    uncertain = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM" and _may_overflow(entry)]
+    for entry, values in zip(uncertain, compute_together([entry.variable for entry in uncertain]), strict=True):
+        try:
+            tensor_from_numpy(values, name=entry.name)
+        except (OverflowError, TypeError) as error:
+            plan.left_out[entry.name] = str(error)
+            plan.entries.remove(entry)
+
+
+def _may_overflow(entry: Entry) -> bool:
+    return not entry.variable.dtype.name.endswith(("[ns]", "64"))
+
+
+def _told(ds: xr.Dataset) -> dict[str, str]:
+    """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
+    told = {}
+    for sentence in ds.encoding.get("xarray_tensordict", {}).get("left_out", ()):
+        quote = sentence[0]
+        name, _, reason = sentence[1:].partition(f"{quote}: ")
+        told[name] = reason
+    return told

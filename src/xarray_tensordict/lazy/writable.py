@@ -1,0 +1,240 @@
+"""``mode="r+"``: tensordict's own writable object, for the stores that it reads to the same entries as this package.
+
+A value written through it must mean the same through both doors. So anything that is decoded, left out or shaped by
+this package (packed data, times, text, unbatched entries) makes the open fail, with the name of the first such entry.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
+
+from ..core.model import Key
+from ..dataset.entries import Entry, Plan, plan_entries, td_names
+from ..dataset.record import infer_dataset
+from ..stores.sources import format_of
+from ..testing import assert_same_tensordict
+from .dialect import H5GroupDialect, metadata_of
+from .lazy_nodes import Leaf, read_together
+
+_EPOCH = (
+    "nanoseconds since 1970-01-01",
+    "nanoseconds since 1970-01-01 00:00:00",
+    "nanoseconds since 1970-01-01T00:00:00",
+)
+_NAT = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """A store as tensordict opens it, with the batch that this package found."""
+
+    store: Any
+    description: str
+    plan: Plan
+    group: str
+    allow_pickle: bool
+
+    @property
+    def is_path(self) -> bool:
+        """Whether what is opened has to be closed here."""
+        return isinstance(self.store, (str, os.PathLike))
+
+    def open(self, mode: str, device: Any = None) -> PersistentTensorDict:
+        td = self._open(mode, device=device, batch_size=self.plan.batches[()].sizes)
+        _settle(td, self.plan)
+        return td
+
+    def _open(self, mode: str, **options: Any) -> PersistentTensorDict:
+        inner = self.group.strip("/")
+        options |= {"mode": mode, "non_tensor_as_stack": True, "allow_pickle": self.allow_pickle or None}
+        store = os.fspath(self.store) if self.is_path else self.store
+        if format_of(store, self.description) == "zarr":
+            import zarr
+
+            if isinstance(store, zarr.Group):
+                node = store[inner] if inner else store
+            else:
+                node = zarr.open_group(store, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
+            return PersistentTensorDict(group=node, backend="zarr", **options)
+        if not inner:
+            given = {"filename": store} if self.is_path else {"group": store}
+            return PersistentTensorDict(backend="h5", **given, **options)
+        if self.is_path:
+            import h5py
+
+            store = h5py.File(store, mode)
+        td = PersistentTensorDict(group=store[inner], backend="h5", **options)
+        td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
+        return td
+
+
+def open_writable(
+    store: Any, ds: xr.Dataset, description: str, *, device: Any = None, keywords: Mapping[str, Any]
+) -> PersistentTensorDict:
+    """Open a store as bare tensordict does, for reading and writing, after checking that it reads it correctly.
+
+    Parameters
+    ----------
+    store
+        A path, a zarr store, or a group of zarr or h5py that is open for writing.
+    ds
+        The same store, opened by the engine; it is closed here.
+    description
+        How messages call the store.
+    device
+        The device that entries are sent to when they are read.
+    keywords
+        What the engine was asked for; of these only ``group`` concerns tensordict.
+
+    Raises
+    ------
+    ValueError
+        Where tensordict reads something else than this package does; the message names the first variable.
+    """
+    try:
+        plan = plan_entries(ds, infer_dataset(ds))
+        bare = _Bare(store, description, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))
+        reason = _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(bare)
+    finally:
+        ds.close()
+    if reason is not None:
+        raise ValueError(
+            f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
+            f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
+        )
+    return bare.open("r+", device)
+
+
+def _why_not_the_store(store: Any) -> str | None:
+    if isinstance(store, (str, os.PathLike)):
+        path = os.fspath(store)
+        if "://" in path and not path.startswith("file://"):
+            return "it is a URL, and writing to URLs is not supported here"
+        found = format_of(store, path)
+        if found == "memmap":
+            return "it is a memory-mapped tensordict, which tensordict.TensorDict.load_memmap(path, mode='r+') opens for writing"
+        if os.path.isfile(path) and found == "zarr":
+            return "it is a zip archive, whose entries cannot be replaced"
+    return None
+
+
+def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
+    """What this package makes of the store beyond its plain arrays."""
+    told = [
+        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
+    ]
+    if told:
+        return f"not all of it can be shown: {told[0]}"
+    for path in ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {}):
+        return (
+            f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all "
+            f"with nested=True"
+        )
+    for entry in plan.unbatched:
+        return f"{entry.name!r} has none of the batch dims {list(entry.batch.dims)}, and tensordict takes no such array"
+    for entry in plan.entries:
+        if entry.entry_class == "partial" or entry.variable.dims != ds.variables[entry.name].dims:
+            return f"{entry.name!r} does not lead with the batch dims {list(entry.batch.dims)} in the store"
+        decoded = why_decoded(entry)
+        if decoded is not None:
+            return f"{entry.name!r} {decoded}"
+    return None
+
+
+def why_decoded(entry: Entry) -> str | None:
+    """How the values of an entry differ from those that are stored, as far as its encoding tells."""
+    encoding, kind = entry.variable.encoding, entry.variable.dtype.kind
+    for name in ("scale_factor", "add_offset", "char_dim_name"):
+        if name in encoding:
+            return f"is decoded ({name}={encoding[name]!r})"
+    fills = [
+        np.asarray(encoding[name]).ravel() for name in ("_FillValue", "missing_value") if encoding.get(name) is not None
+    ]
+    if kind in "mM":
+        units, dtype = str(encoding.get("units")), encoding.get("dtype")
+        plain = units in _EPOCH if kind == "M" else units == "nanoseconds"
+        if not (plain and dtype == np.dtype("int64") and all((fill == _NAT).all() for fill in fills)):
+            return f"holds times that are decoded (units={units!r})"
+        return None
+    if kind in "fc" and all(np.isnan(fill).all() for fill in fills):
+        return None
+    return f"has a missing value that is decoded ({fills[0].tolist()})" if fills and kind in "biufc" else None
+
+
+def _why_not_bare(bare: _Bare) -> str | None:
+    """How what tensordict finds differs from the plan."""
+    try:
+        td = bare.open("r")
+    except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+        return f"tensordict does not open it ({error})"
+    try:
+        return next(_differences(td, bare.plan), None)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        return f"tensordict cannot read it ({type(error).__name__}: {error})"
+    finally:
+        if bare.is_path:
+            td.close()
+
+
+def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
+    found: dict[Key, type] = {}
+    for key in bare.keys(include_nested=True):
+        found[(key,) if isinstance(key, str) else key] = bare.entry_class(key)
+    entries = {entry.key: entry for entry in plan.entries}
+    for key, entry in entries.items():
+        if key not in found:
+            yield f"tensordict does not see {entry.name!r}"
+            continue
+        difference = _entry_difference(bare, key, Leaf.of(entry), found[key])
+        if difference is not None:
+            yield f"{entry.name!r} {difference}"
+    for key in sorted(found):
+        if key not in entries and not issubclass(found[key], PersistentTensorDict):
+            yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
+
+
+def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: type) -> str | None:
+    if (cls is torch.Tensor) != (leaf.form == "tensor"):
+        return f"is a {cls.__name__} there, and {'a tensor' if leaf.form == 'tensor' else 'non-tensor data'} here"
+    if leaf.form == "tensor":
+        there = metadata_of(bare, key)
+        dtype, shape = there.get("dtype", "of a dtype that tensordict lacks"), list(there.get("shape", ()))
+        if dtype != leaf.dtype or shape != list(leaf.shape):
+            return f"is {dtype} {shape} there, and {leaf.dtype} {list(leaf.shape)} here: it is decoded"
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # tensordict says that it reads text as bytes, for now
+        value = bare.get(key)
+    (array,) = read_together([(leaf, None)])
+    batch = value.batch_size
+    try:
+        assert_same_tensordict(
+            *(TensorDict({"value": v}, batch_size=batch) for v in (leaf.finish(array, None, batch), value))
+        )
+    except AssertionError as error:
+        return f"is read otherwise: {error}"
+    assert issubclass(cls, (NonTensorData, NonTensorStack))
+    return None
+
+
+def _settle(td: PersistentTensorDict, plan: Plan) -> None:
+    """Give each level its batch size and names: HDF5 records neither for tensordict, nested groups of zarr no names."""
+    for key, batch in sorted(plan.batches.items(), key=lambda item: len(item[0])):
+        level = td.get(key, None) if key else td
+        if not isinstance(level, PersistentTensorDict):
+            continue
+        if tuple(level.batch_size) != tuple(batch.sizes):
+            level.batch_size = batch.sizes
+        names = td_names(batch)
+        if any(name is not None for name in names):
+            level.names = names

@@ -1,0 +1,1 @@
+"""From an open store to Datasets and trees."""

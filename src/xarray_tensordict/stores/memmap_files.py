@@ -1,0 +1,312 @@
+"""Where the bytes of a memory-mapped tensordict lie: in the files of a folder, or in the entries of a ``.tdz`` archive.
+
+Rows are read; where parts of rows are selected, the file is mapped for this one read. A map never leaves this package:
+whoever reads copies what it selects. (A write to a read-only
+map kills the process, and so does a read behind the end of a file that has become shorter.) The one exception is
+:meth:`Bytes.private`, a copy-on-write map that can be written to. What is handed out holds paths and sizes only, so it
+pickles small, and works in other processes and from many threads.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core.model import Key
+
+Buffer = np.ndarray[Any, np.dtype[np.uint8]]
+
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
+_PIECE = 2**24
+# zlib, bz2 and lzma raise errors of their own, zipfile some others (RuntimeError: encrypted)
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    KeyError,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+
+class Bytes(Protocol):
+    """The bytes of one array."""
+
+    def view(self, start: int, stop: int) -> Buffer:
+        """The bytes from `start` to `stop`; they may be a read-only map, to be copied before anybody sees them.
+
+        Raises
+        ------
+        ValueError
+            Where there are fewer bytes than ``meta.json`` says.
+        """
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        """Copy the bytes at each of `starts` into a row of `out`; False where there is nothing faster than `view`.
+
+        Raises
+        ------
+        ValueError
+            As `view` does.
+        """
+
+    def private(self) -> Buffer | None:
+        """All bytes as a private copy-on-write map; None where they cannot be mapped."""
+
+
+class Files(Protocol):
+    """The files of one memory-mapped tensordict; a path is a tuple of its parts below the root."""
+
+    def where(self, path: Key) -> str:
+        """How messages call a file or folder."""
+
+    def names(self, folder: Key) -> AbstractSet[str]:
+        """The names of what is in a folder; empty where there is no such folder."""
+
+    def read(self, path: Key) -> bytes | None:
+        """A small file as a whole; None where there is none."""
+
+    def array(self, path: Key, size: int, what: str) -> Bytes:
+        """The bytes of an array; `size` is how many there have to be and `what` says why, ``"float32 [4, 3]"``."""
+
+
+# -- a folder ----------------------------------------------------------------------------------------------------------
+
+
+class FolderFiles:
+    """The files in a folder and those below it."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.abspath(root)
+
+    def where(self, path: Key) -> str:
+        return os.path.join(self._root, *path)
+
+    def names(self, folder: Key) -> AbstractSet[str]:
+        try:
+            return set(os.listdir(self.where(folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+
+    def read(self, path: Key) -> bytes | None:
+        try:
+            with open(self.where(path), "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def array(self, path: Key, size: int, what: str) -> Bytes:
+        return FileBytes(self.where(path), size, what)
+
+
+@dataclass(frozen=True)
+class FileBytes:
+    """A file that holds the bytes of one array and nothing else."""
+
+    path: str
+    size: int
+    what: str
+
+    def view(self, start: int, stop: int) -> Buffer:
+        return self._map(mmap.ACCESS_READ)[start:stop]
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        with self._opened() as file:
+            _read_rows(file, self.path, starts, out)
+        return True
+
+    def private(self) -> Buffer | None:
+        return self._map(mmap.ACCESS_COPY)
+
+    def _map(self, access: int) -> Buffer:
+        if not self.size:
+            return np.empty(0, np.uint8)
+        with self._opened() as file:
+            return _map(file.fileno(), 0, self.size, access)
+
+    @contextmanager
+    def _opened(self) -> Iterator[io.FileIO]:
+        with open(self.path, "rb", buffering=0) as file:
+            _check_size(self.path, self.what, self.size, os.fstat(file.fileno()).st_size)
+            yield file
+
+
+def _check_size(name: str, what: str, expected: int, found: int) -> None:
+    if found < expected:
+        raise ValueError(
+            f"{name}: meta.json says that it holds {what}, which is {expected} bytes, and it has {found}. It was "
+            f"truncated, "
+            f"or meta.json is of another version of the store: restore it, or leave the entry out with "
+            f"drop_variables=[...]"
+        )
+
+
+def _read_rows(file: io.FileIO, name: str, starts: Iterable[int], out: Buffer) -> None:
+    """Faster than a map, whose every page has to be faulted in, and no danger where another process cuts the file."""
+    for start, row in zip(starts, out, strict=True):
+        file.seek(start)
+        left = memoryview(row)
+        while left.nbytes:
+            count = file.readinto(left)
+            if not count:
+                raise ValueError(f"{name}: it became shorter while it was read; another program writes to it")
+            left = left[count:]
+
+
+def _map(fileno: int, offset: int, size: int, access: int) -> Buffer:
+    extra = offset % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(fileno, size + extra, access=access, offset=offset - extra)
+    return np.frombuffer(mapped, np.uint8, size, extra)
+
+
+# -- an archive --------------------------------------------------------------------------------------------------------
+
+
+class ArchiveFiles:
+    """The entries of a zip archive that tensordict (or ``zip``) made of such a folder."""
+
+    def __init__(self, path: str) -> None:
+        self._path = os.path.abspath(path)
+        self._texts: dict[str, bytes] = {}
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                self._entries = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+                # all that opening reads, so that the file need not stay open
+                for name in self._entries:
+                    if name.endswith(".json"):
+                        self._texts[name] = archive.read(name)
+        except _ZIP_ERRORS as error:
+            raise ValueError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
+        self._names: dict[str, set[str]] = {}
+        for name in self._entries:
+            while name:
+                folder, _, last = name.rpartition("/")
+                self._names.setdefault(folder, set()).add(last)
+                name = folder
+
+    def where(self, path: Key) -> str:
+        return f"{self._path}::{'/'.join(path)}"
+
+    def names(self, folder: Key) -> AbstractSet[str]:
+        return self._names.get("/".join(folder), set())
+
+    def read(self, path: Key) -> bytes | None:
+        name = "/".join(path)
+        if name in self._texts or name not in self._entries:
+            return self._texts.get(name)
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                return archive.read(name)
+        except _ZIP_ERRORS as error:
+            raise ValueError(f"{self.where(path)}: the entry of the archive cannot be read: {error}") from error
+
+    def array(self, path: Key, size: int, what: str) -> Bytes:
+        info = self._entries["/".join(path)]
+        if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+            return StoredEntry(self._path, info.filename, info.header_offset, info.file_size, size, what)
+        return CompressedEntry(self._path, info.filename, size, what)
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """An entry that is not compressed: a part of the file, which can be mapped."""
+
+    archive: str
+    name: str
+    header: int
+    held: int
+    size: int
+    what: str
+
+    def view(self, start: int, stop: int) -> Buffer:
+        return self._map(mmap.ACCESS_READ)[start:stop]
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        with self._opened() as (file, offset):
+            _read_rows(file, f"{self.archive}::{self.name}", (offset + start for start in starts), out)
+        return True
+
+    def private(self) -> Buffer | None:
+        return self._map(mmap.ACCESS_COPY)
+
+    def _map(self, access: int) -> Buffer:
+        if not self.size:
+            return np.empty(0, np.uint8)
+        with self._opened() as (file, offset):
+            return _map(file.fileno(), offset, self.size, access)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[io.FileIO, int]]:
+        where = f"{self.archive}::{self.name}"
+        _check_size(where, self.what, self.size, self.held)
+        with open(self.archive, "rb", buffering=0) as file:
+            file.seek(self.header)
+            fixed = file.read(_LOCAL_HEADER.size)
+            signature, *_, name_length, extra_length = (
+                _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0)
+            )
+            if signature != b"PK\x03\x04" or file.read(name_length) not in _encoded(self.name):
+                raise ValueError(
+                    f"{where}: the entry is no longer where it was; another file has taken the place of the archive "
+                    f"since it "
+                    f"was opened. Open it again"
+                )
+            offset = self.header + _LOCAL_HEADER.size + name_length + extra_length
+            _check_size(where, self.what, self.size, os.fstat(file.fileno()).st_size - offset)
+            yield file, offset
+
+
+def _encoded(name: str) -> list[bytes]:
+    try:
+        return [name.encode("utf-8"), name.encode("cp437")]
+    except UnicodeEncodeError:
+        return [name.encode("utf-8")]
+
+
+@dataclass(frozen=True)
+class CompressedEntry:
+    """An entry that has to be decompressed, from its beginning to the last byte that is wanted."""
+
+    archive: str
+    name: str
+    size: int
+    what: str
+
+    def view(self, start: int, stop: int) -> Buffer:
+        where = f"{self.archive}::{self.name}"
+        found = bytearray()
+        try:
+            with zipfile.ZipFile(self.archive) as opened, opened.open(self.name) as entry:
+                _check_size(where, self.what, self.size, opened.getinfo(self.name).file_size)
+                left = start
+                while left and (skipped := len(entry.read(min(left, _PIECE)))):
+                    left -= skipped
+                while len(found) < stop - start and (piece := entry.read(min(stop - start - len(found), _PIECE))):
+                    found += piece
+                if stop == self.size:
+                    entry.read(1)  # zipfile compares the checksum at the end
+        except _ZIP_ERRORS as error:
+            raise ValueError(f"{where}: the entry of the archive cannot be read: {error}") from error
+        if len(found) != stop - start:
+            raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
+        return np.frombuffer(found, np.uint8)
+
+    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+        return False
+
+    def private(self) -> Buffer | None:
+        return None

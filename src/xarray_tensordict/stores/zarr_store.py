@@ -1,0 +1,548 @@
+"""The zarr reader: one group of a zarr store as a :class:`~..core.model.StoredGroup`, v2 and v3 alike.
+
+The only module that touches the private interfaces of zarr and of xarray's zarr backend. Variables are built by
+xarray's own ``ZarrStore``, so that encodings and fill values are what ``xr.open_zarr`` gives; what it refuses (arrays
+without dimension names, dtypes that numpy lacks, one bad member) is prepared for it here, array by array.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import zarr
+from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
+from zarr.abc.store import Store as ZarrStoreBase
+from zarr.codecs.bytes import Endian
+from zarr.core.sync import sync
+from zarr.errors import GroupNotFoundError, NodeNotFoundError
+
+from ..core.metadata import (
+    ARRAY_ATTR,
+    BATCH_ATTR,
+    MARKER_ATTRS,
+    NON_TENSOR_ATTR,
+    STACK_ATTR,
+    decode_non_tensor,
+    own_array_record,
+    parse_batch_record,
+    stacked_array,
+)
+from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
+from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
+from .array_wrappers import FieldArray, TextArray, WidenedArray
+from .zip_store import ForkSafeZipStore
+
+# dtype names of zarr v3 that numpy lacks, and the integers of the same width (zarr-specs, data type extensions).
+_CODE_DTYPES = {
+    "bfloat16": "uint16",
+    "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
+_DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
+_DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
+_NATIVE_ENDIAN = (None, Endian.little)
+_METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+
+
+class ZarrGroupStore:
+    """A zarr group, opened for reading; see :class:`~..core.model.Store`."""
+
+    def __init__(
+        self, root: zarr.Group, *, description: str, owns: bool, allow_pickle: bool = False, mask: bool | None = None
+    ) -> None:
+        self._root = root
+        self._description = description
+        self._owns = owns
+        self._allow_pickle = allow_pickle
+        self._mask = mask
+        self._nczarr = root.metadata.zarr_format == 2 and _exists(root, ".nczgroup", ".nczarr")
+        self._fields: dict[Key, StoredGroup] = {}
+        self.single: tuple[str, zarr.Array[Any]] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        source: Any,
+        *,
+        description: str,
+        root: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        zarr_format: int | None = None,
+        allow_pickle: bool = False,
+        mask: bool | None = None,
+    ) -> ZarrGroupStore:
+        """Open a path, a URL, a ``zarr.abc.store.Store`` or a ``zarr.Group``.
+
+        Parameters
+        ----------
+        source
+            What to open.
+        description
+            How messages call it.
+        root
+            The path of the group to open, below what `source` names.
+        consolidated
+            None: local stores are read as they are (fresh, and no slower), others through consolidated metadata
+            where there is any.
+        mask
+            ``use_zarr_fill_value_as_mask``; None: v2 arrays that carry ``_ARRAY_DIMENSIONS``, no others.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is no store, or no group of that name in it; the groups there are get listed.
+        ValueError
+            Where its metadata cannot be read.
+        """
+        array = source if isinstance(source, zarr.Array) else _root_array(source, storage_options)
+        if array is not None:
+            return cls._of_array(array, description, owns=array is not source, mask=mask)
+        if isinstance(source, zarr.Group):
+            return cls(
+                _child(source, root, description),
+                description=description,
+                owns=False,
+                allow_pickle=allow_pickle,
+                mask=mask,
+            )
+        if isinstance(source, str) and os.path.isfile(source):
+            # a zip archive; zarr itself goes by the ending of the name
+            source, consolidated = ForkSafeZipStore(source, mode="r"), False
+            group = _open_root(source, description, consolidated, None, zarr_format)
+            return cls(
+                _child(group, root, description),
+                description=description,
+                owns=True,
+                allow_pickle=allow_pickle,
+                mask=mask,
+            )
+        group = _open_root(source, description, consolidated, storage_options, zarr_format)
+        owns = not isinstance(source, ZarrStoreBase)
+        return cls(
+            _child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask
+        )
+
+    @classmethod
+    def _of_array(cls, array: zarr.Array[Any], description: str, *, owns: bool, mask: bool | None) -> ZarrGroupStore:
+        """A store whose root is one array: it is shown as the only member of a group, named after the file."""
+        stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
+        opened = cls(stand_in, description=description, owns=False, mask=mask)
+        name = array.basename or os.path.basename(description.rstrip("/")).removesuffix(".zip").removesuffix(".zarr")
+        opened.single = (name or "data", array)
+        opened._owns = owns
+        return opened
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def zarr_group(self) -> zarr.Group:
+        return self._root
+
+    @property
+    def has_tensordict_marker(self) -> bool:
+        return BATCH_ATTR in self._root.attrs
+
+    def close(self) -> None:
+        if self._owns:
+            (self.single[1] if self.single is not None else self._root).store.close()
+
+    def group(self, key: Key = ()) -> StoredGroup:
+        """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
+        if key in self._fields:
+            return self._fields[key]
+        node = self._root if not key else self._root["/".join(key)]
+        if not isinstance(node, zarr.Group):
+            raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
+        return _GroupReader(self, node, key).read()
+
+    def keep_fields(self, group: StoredGroup) -> None:
+        """Remember the group that stands for a structured array."""
+        self._fields[group.key] = group
+
+
+def _open_root(
+    source: Any,
+    description: str,
+    consolidated: bool | None,
+    storage_options: dict[str, Any] | None,
+    zarr_format: Any,
+) -> zarr.Group:
+    options: dict[str, Any] = {"mode": "r", "zarr_format": zarr_format}
+    if storage_options is not None:
+        options["storage_options"] = storage_options
+    if consolidated is None:
+        consolidated = None if _is_remote(source) else False
+    try:
+        with warnings.catch_warnings():
+            # zarr says that consolidated metadata is no part of v3 yet; and that both formats stand in one folder
+            warnings.simplefilter("ignore")
+            return zarr.open_group(source, use_consolidated=consolidated, **options)
+    except (GroupNotFoundError, NodeNotFoundError, FileNotFoundError) as error:
+        raise FileNotFoundError(
+            f"{description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; check the path"
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{description}: the metadata of the root group cannot be read ({error}); it is corrupt"
+        ) from error
+    except ValueError as error:
+        if consolidated is None and not isinstance(error, NodeNotFoundError):
+            # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
+            return _open_root(source, description, False, storage_options, zarr_format)
+        raise ValueError(f"{description}: the zarr group cannot be opened: {error}") from error
+
+
+def _is_remote(source: Any) -> bool:
+    if isinstance(source, (zarr.storage.FsspecStore, zarr.storage.ObjectStore)):
+        return True
+    return (
+        isinstance(source, (str, os.PathLike))
+        and "://" in os.fspath(source)
+        and not os.fspath(source).startswith("file://")
+    )
+
+
+def _child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
+    parts = [part for part in (path or "").split("/") if part]
+    if not parts:
+        return group
+    try:
+        node = group["/".join(parts)]
+    except KeyError:
+        node = None
+    if not isinstance(node, zarr.Group):
+        found = "is an array" if node is not None else "does not exist"
+        there = [f"/{name}" for name, child in group.members(max_depth=2) if isinstance(child, zarr.Group)]
+        raise FileNotFoundError(
+            f"{description}: group {'/' + '/'.join(parts)!r} {found}; the groups there are: {there[:20] or 'none'}"
+        )
+    return node
+
+
+def _exists(group: zarr.Group, *names: str) -> bool:
+    base = f"{group.path}/" if group.path else ""
+    return any(sync(group.store.exists(base + name)) for name in names)
+
+
+class _GroupReader:
+    """Reads one group; kept apart so that each member can fail by itself."""
+
+    def __init__(self, owner: ZarrGroupStore, node: zarr.Group, key: Key) -> None:
+        self._owner = owner
+        self._node = node
+        self._key = key
+        self._left_out: list[LeftOut] = []
+        self._groups: list[str] = []
+        self._arrays: dict[str, StoredArray] = {}
+        self._xarray_store = ZarrStore(node, mode="r", cache_members=False)
+
+    def read(self) -> StoredGroup:
+        attrs = dict(self._node.attrs)
+        where = f"{self._owner.description}, group {group_name(self._key)!r}"
+        record = attrs.get(BATCH_ATTR)
+        recorded = None if record is None else parse_batch_record(record, where)
+        self._multiscales = axes_of_multiscales(attrs)
+        for name, member in self._members():
+            if isinstance(member, zarr.Group):
+                self._groups.append(name)
+            else:
+                self._add(name, member)
+        self._settle_scalars()
+        shown = {
+            name: value
+            for name, value in attrs.items()
+            if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
+        }
+        return StoredGroup(self._key, self._arrays, tuple(self._groups), shown, recorded, frozenset(), self._left_out)
+
+    def _settle_scalars(self) -> None:
+        """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
+        others = [array.raw for array in self._arrays.values() if array.shape and not array.non_tensor]
+        if others and all(others):
+            for array in self._arrays.values():
+                if not array.shape and array.role is None and array.dtype.kind in "OSUTVMm":
+                    array.role = "coord"
+
+    def _members(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
+        """Each member that can be opened; those that cannot are tried another way, or left out by name."""
+        if self._owner.single is not None:
+            yield self._owner.single
+            return
+        if self._node.metadata.consolidated_metadata is not None:
+            yield from sorted(self._node.members())
+            return
+        for name, member in sync(_open_members(self._node)):
+            if isinstance(member, KeyError):
+                self._note_incomplete(name)
+            elif isinstance(member, BaseException):
+                self._try_codes(name, member)
+            else:
+                yield name, zarr.Array(member) if isinstance(member, zarr.AsyncArray) else zarr.Group(member)
+
+    def _note_incomplete(self, name: str) -> None:
+        """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
+        base = f"{self._node.path}/{name}" if self._node.path else name
+        if any(sync(self._node.store.exists(f"{base}/{file}")) for file in ("zarr.json", ".zarray", ".zgroup")):
+            self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
+
+    def _try_codes(self, name: str, error: BaseException) -> None:
+        """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
+        try:
+            array, torch_dtype = _open_as_codes(self._node, name)
+        except Exception:
+            reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        self._add(name, array, torch_dtype)
+
+    def _add(self, name: str, array: zarr.Array[Any], torch_dtype: str | None = None) -> None:
+        try:
+            self._add_checked(name, array, torch_dtype)
+        except Exception as error:
+            reason = f"it cannot be read ({type(error).__name__}: {error})"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+
+    def _add_checked(self, name: str, array: zarr.Array[Any], torch_dtype: str | None) -> None:
+        attrs = dict(array.attrs)
+        if self._listed_only(name):
+            reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        if NON_TENSOR_ATTR in attrs:
+            self._add_non_tensor(name, array, attrs)
+            return
+        dims, named, by_xarray = self._recorded_dims(name, array, attrs)
+        stored = self._through_xarray(name, array, dims, raw=not named, mask=by_xarray)
+        if torch_dtype is not None:
+            stored.data = WidenedArray(stored.data, torch_dtype)
+            stored.encoding = {
+                "torch_dtype": torch_dtype,
+                "preferred_chunks": stored.encoding.get("preferred_chunks", {}),
+            }
+            stored.attrs.pop("_FillValue", None)
+        stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
+        marked = STACK_ATTR in attrs
+        if "torch_dtype" in own:
+            stored.encoding["torch_dtype"] = own["torch_dtype"]
+        if own.get("role") in {"data", "coord"}:
+            stored.role = own["role"]
+        elif (marked or stored.raw) and stored.dtype.kind in "OSUTVMm":
+            stored.role = "coord"
+        if stored.raw and stored.dtype.kind == "S":
+            stored.data = TextArray(stored.data)
+        if stored.dtype.names:
+            self._add_fields(name, stored)
+        elif stored.dtype.kind == "V":
+            self._left_out.append(
+                LeftOut((*self._key, name), f"its dtype {stored.dtype} holds raw bytes without a meaning")
+            )
+        else:
+            self._arrays[name] = stored
+
+    def _listed_only(self, name: str) -> bool:
+        """Whether stale consolidated metadata lists an array that is gone: zarr would read it as fill values.
+
+        Remote stores are not asked, since that takes a request for each array.
+        """
+        if self._node.metadata.consolidated_metadata is None or _is_remote(self._node.store):
+            return False
+        return not _exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
+
+    def _add_non_tensor(self, name: str, array: zarr.Array[Any], attrs: Mapping[str, Any]) -> None:
+        where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
+        payload = np.asarray(array[...]).tobytes()
+        try:
+            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner._allow_pickle)
+        except PermissionError as error:
+            self._left_out.append(LeftOut((*self._key, name), str(error)))
+            return
+        own = own_array_record(attrs.get(ARRAY_ATTR))
+        if "shape" in own:
+            value, ndim = (
+                stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])),
+                len(own["shape"]),
+            )
+        shown = {k: v for k, v in attrs.items() if k not in MARKER_ATTRS and k != DIMENSION_KEY}
+        dims: tuple[str | None, ...] = tuple(own.get("dims") or (None,) * value.ndim)
+        self._arrays[name] = StoredArray(
+            name,
+            value,
+            dims,
+            shown,
+            {},
+            role=own.get("role", "coord"),
+            non_tensor=True,
+            raw=ndim > 0 and "dims" not in own,
+            record=own,
+        )
+
+    def _recorded_dims(
+        self, name: str, array: zarr.Array[Any], attrs: Mapping[str, Any]
+    ) -> tuple[tuple[str | None, ...], bool, bool]:
+        """The dims the store records, whether it records any, and whether it does so as xarray (or netCDF) writes."""
+        metadata: Any = array.metadata
+        found: Any = (
+            getattr(metadata, "dimension_names", None) if metadata.zarr_format == 3 else attrs.get(DIMENSION_KEY)
+        )
+        if found is None and self._owner._nczarr:
+            found = _nczarr_dims(self._node, name, attrs)
+        if found is not None and len(found) == array.ndim:
+            return tuple(found), any(dim is not None for dim in found) or not array.ndim, True
+        found = dims_from_attribute(attrs, array.ndim) or self._multiscales.get(name)
+        if found is not None and len(found) == array.ndim:
+            return tuple(found), True, False
+        return (None,) * array.ndim, False, False
+
+    def _through_xarray(
+        self, name: str, array: zarr.Array[Any], dims: tuple[str | None, ...], *, raw: bool, mask: bool
+    ) -> StoredArray:
+        """Let xarray build the variable, under stand-in names where the store has none."""
+        stand_ins = tuple(dim if dim is not None else f"\0{axis}" for axis, dim in enumerate(dims))
+        store = self._xarray_store
+        is_v2 = array.metadata.zarr_format == 2
+        asked = self._owner._mask
+        store._use_zarr_fill_value_as_mask = (is_v2 and mask) if asked is None else asked
+        store._cache_members, store._members = True, {name: _with_dims(array, stand_ins)}
+        variable = store.open_store_variable(name)
+        attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
+        encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2, foreign=raw or None in dims)
+        if variable.dtype.kind in "mM":
+            # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
+            attrs.pop("_FillValue", None)
+            encoding.pop("fill_value", None)
+        return StoredArray(name, variable._data, dims, attrs, encoding, raw=raw and array.ndim > 0)
+
+    def _add_fields(self, name: str, stored: StoredArray) -> None:
+        """Show a structured array as a group of its fields."""
+        key = (*self._key, name)
+        group = StoredGroup(key)
+        for field in stored.dtype.names or ():
+            data = FieldArray(stored.data, field)
+            dims = stored.dims + (None,) * (len(data.shape) - len(stored.dims))
+            role = "coord" if data.dtype.kind in "OSUT" else None
+            group.arrays[field] = StoredArray(field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw)
+        self._owner.keep_fields(group)
+        self._groups.append(name)
+
+
+async def _open_members(node: zarr.Group) -> list[tuple[str, Any]]:
+    """Open all members at once, each for itself: ``Group.members`` raises for all if one is unreadable."""
+    names = sorted({name async for name in node.store.list_dir(node.path)}.difference(_METADATA_KEYS))
+    limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+    async def opened(name: str) -> Any:
+        async with limit:
+            return await node._async_group.getitem(name)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+        found = await asyncio.gather(*map(opened, names), return_exceptions=True)
+    return list(zip(names, found, strict=True))
+
+
+def _root_array(source: Any, storage_options: dict[str, Any] | None) -> zarr.Array[Any] | None:
+    """The array that a local store or a store object has at its root, if it is one; URLs are not asked twice."""
+    if isinstance(source, zarr.Group) or storage_options is not None or _is_remote(source):
+        return None
+    if isinstance(source, str) and not any(
+        os.path.isfile(os.path.join(source, name)) for name in ("zarr.json", ".zarray")
+    ):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return zarr.open_array(source, mode="r")
+    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+        return None  # a group, or unreadable, of which the opening as a group tells
+
+
+def _with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:
+    """The same array under other dimension names; nothing is written."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 3:
+        if metadata.dimension_names == dims:
+            return array
+        changed = dataclasses.replace(metadata, dimension_names=dims)
+    else:
+        if metadata.attributes.get(DIMENSION_KEY) == list(dims):
+            return array
+        changed = dataclasses.replace(metadata, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
+    inner = array._async_array
+    return zarr.Array(zarr.AsyncArray(metadata=changed, store_path=inner.store_path, config=inner.config))
+
+
+def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool, foreign: bool) -> dict[str, Any]:
+    """Drop what would make a later plain ``to_zarr`` raise or warn: after a selection, or in the other zarr format."""
+    # one chunk for the whole array, as tensordict writes it: after isel or chunk it no longer fits
+    if encoding.get("chunks") == shape and encoding.get("shards") is None:
+        encoding.pop("chunks", None)
+    if foreign:
+        encoding.pop("preferred_chunks", None)
+    if is_v2:
+        # codecs of v2 are refused by a v3 writer, which is the default
+        for name in ("compressors", "filters"):
+            encoding.pop(name, None)
+    else:
+        # those every writer chooses by itself; a v2 writer refuses them
+        for name in ("serializer", "filters", "compressors"):
+            if _is_default_codec(name, encoding.get(name)):
+                encoding.pop(name, None)
+    return encoding
+
+
+def _is_default_codec(name: str, codec: Any) -> bool:
+    if name == "filters":
+        return codec in ((), None)
+    if name == "compressors":
+        return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
+    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
+
+
+def _nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[str] | None:
+    """NCZarr records fully qualified dims in ``.zarray``, newer versions in ``.zattrs``."""
+    record = attrs.get("_nczarr_array")
+    if record is None:
+        base = f"{node.path}/" if node.path else ""
+        buffer = sync(node.store.get(f"{base}{name}/.zarray", zarr.core.buffer.default_buffer_prototype()))
+        record = json.loads(buffer.to_bytes()).get("_NCZARR_ARRAY") if buffer is not None else None
+    refs = (record or {}).get("dimrefs", (record or {}).get("dimension_references"))
+    return None if refs is None else [ref.rsplit("/", 1)[-1] for ref in refs]
+
+
+def _open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
+    """Open a v3 array of a dtype that numpy lacks as the integers of the same width."""
+    base = f"{node.path}/" if node.path else ""
+    buffer = sync(node.store.get(f"{base}{name}/zarr.json", zarr.core.buffer.default_buffer_prototype()))
+    if buffer is None:
+        raise KeyError(name)
+    metadata = json.loads(buffer.to_bytes())
+    declared = metadata["data_type"]
+    torch_dtype = declared["name"] if isinstance(declared, dict) else declared
+    code = _CODE_DTYPES[torch_dtype]
+    metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
+    path = zarr.storage.StorePath(node.store, f"{base}{name}")
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype
+
+
+def _fill_code(fill: Any, torch_dtype: str) -> int:
+    if isinstance(fill, str) and fill.startswith("0x"):
+        return int(fill, 16)
+    if not fill:
+        return 0
+    import torch
+
+    value = torch.tensor(float(fill)).to(getattr(torch, torch_dtype))
+    return int(value.view(torch.uint16 if value.element_size() == 2 else torch.uint8).item())

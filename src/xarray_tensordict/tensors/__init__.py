@@ -1,0 +1,1 @@
+"""Values in memory: from Datasets to tensordicts, and back."""

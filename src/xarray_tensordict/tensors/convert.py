@@ -1,0 +1,224 @@
+"""From a Dataset or a DataTree to a tensordict in memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from tensordict import NonTensorData, TensorDict, UnbatchedTensor, is_tensor_collection
+
+from ..core.inference import BatchDims
+from ..core.model import GroupBatch, Inference, Key
+from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
+from ..dataset.record import infer_dataset
+from ..dataset.xarray_private import is_index_data, read
+from ..stores.memmap_arrays import mapped_tensor
+from .values import rows_from_numpy, tensor_from_numpy
+
+Leaf = Any
+"""A tensor, an ``UnbatchedTensor``, a ``NonTensorData`` or a ``NonTensorStack``."""
+
+
+def to_tensordict(
+    ds: xr.Dataset,
+    batch_dims: BatchDims | None = None,
+    *,
+    device: Any = None,
+    coords: bool | Iterable[str] = True,
+    unbatched: Unbatched = "drop",
+    exclude: Iterable[str] = (),
+    copy: bool | None = None,
+    out: Any = None,
+    cls: Any = None,
+    inference: Inference | None = None,
+) -> Any:
+    """Convert a Dataset to a tensordict; see ``Dataset.td.to_tensordict`` for the parameters."""
+    if inference is None or batch_dims is not None:
+        inference = infer_dataset(ds, given=batch_dims)
+    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    leaves = _leaves(plan, copy=copy, unbatched=unbatched)
+    warn_left_out(plan.left_out)
+    td = build(plan.batches, leaves)
+    if device is not None:
+        td = td.to(device)
+    if out is not None:
+        return fill(out, td)
+    if cls is None:
+        return td
+    if not hasattr(cls, "from_tensordict"):
+        raise TypeError(f"cls: expected a tensorclass, got {cls!r}")
+    return cls.from_tensordict(td)
+
+
+def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key, Leaf]:
+    tensors = [entry for entry in plan.entries if entry.form == "tensor"] if copy is False else []
+    found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
+    mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
+    unread = [entry for entry in plan.entries if entry.key not in mapped]
+    rest = iter(compute_together([entry.variable for entry in unread], [entry.name for entry in unread]))
+    leaves: dict[Key, Leaf] = {}
+    for entry in plan.entries:
+        if entry.key in mapped:
+            leaves[entry.key] = place_tensor(entry, mapped[entry.key], unbatched)
+            continue
+        array = next(rest)
+        # the values of an index must never change, so they are never shared
+        share = True if copy is None and is_index_data(entry.variable) else copy
+        try:
+            leaves[entry.key] = make_leaf(entry, array, copy=share, unbatched=unbatched)
+        except (OverflowError, TypeError) as error:
+            plan.left_out[entry.name] = str(error)
+    return leaves
+
+
+def compute_together(
+    variables: Sequence[xr.Variable], names: Sequence[str] | None = None
+) -> list[np.ndarray[Any, Any]]:
+    """Read variables: those backed by dask in one computation, the others one by one, past xarray's cache."""
+    chunked = [index for index, variable in enumerate(variables) if variable.chunks is not None]
+    computed: dict[int, Any] = {}
+    if chunked:
+        from dask.base import compute
+
+        computed = dict(zip(chunked, compute(*(variables[index].data for index in chunked)), strict=True))
+    return [
+        np.asarray(computed[index]) if index in computed else _read_named(variable, names[index] if names else None)
+        for index, variable in enumerate(variables)
+    ]
+
+
+def _read_named(variable: xr.Variable, name: str | None) -> np.ndarray[Any, Any]:
+    """Read a variable; where that fails the error names it, so that it can be excluded."""
+    try:
+        return read(variable)
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        if name is not None:
+            error.add_note(f"while reading the variable {name!r}; exclude=[{name!r}] leaves it out")
+        raise
+
+
+def make_leaf(
+    entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = None, unbatched: Unbatched = "keep"
+) -> Leaf:
+    """Make the leaf of an entry from the values of its variable.
+
+    Raises
+    ------
+    OverflowError
+        For times outside 1678 to 2262.
+    TypeError
+        For objects that are no rows: dates of another calendar.
+    """
+    sizes = entry.batch.sizes
+    if entry.form == "value":
+        return NonTensorData(python_value(array), batch_size=sizes)
+    if entry.form == "rows":
+        return rows_from_numpy(_broadcast_numpy(entry, array), ndim=len(sizes), batch_size=sizes)
+    torch_dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype is not None else None
+    tensor = tensor_from_numpy(array, name=entry.name, copy=copy, torch_dtype=torch_dtype)
+    return place_tensor(entry, tensor, unbatched)
+
+
+def place_tensor(entry: Entry, tensor: torch.Tensor, unbatched: Unbatched) -> Leaf:
+    """Make the leaf of an entry from its tensor: broadcast to the batch, expanded or unbatched."""
+    if entry.entry_class == "partial":
+        return broadcast(tensor, entry)
+    if entry.entry_class == "unbatched":
+        sizes = entry.batch.sizes
+        return tensor.expand(*sizes, *tensor.shape) if unbatched == "expand" else UnbatchedTensor(tensor)
+    return tensor
+
+
+def python_value(array: np.ndarray[Any, Any]) -> Any:
+    """One value as Python holds it: a str and not a ``np.str_``; an array of more dimensions as nested lists."""
+    if array.dtype.kind in "mM":
+        return array.astype("int64").tolist()
+    value = array.item() if array.ndim == 0 else array.tolist()
+    return str(value) if isinstance(value, np.str_) else value
+
+
+def broadcast(tensor: torch.Tensor, entry: Entry) -> torch.Tensor:
+    """Broadcast a partial entry to the batch, by name and without copying."""
+    for axis in entry.missing_axes:
+        tensor = tensor.unsqueeze(axis)
+    return tensor.expand(entry.shape)
+
+
+def _broadcast_numpy(entry: Entry, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if entry.entry_class != "partial":
+        return array
+    return np.broadcast_to(np.expand_dims(array, entry.missing_axes), entry.shape)
+
+
+def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> TensorDict:
+    """Build the nested tensordict that holds `leaves`, each group with its batch size and names."""
+    groups: dict[Key, dict[str, Any]] = {(): {}}
+    for key, leaf in leaves.items():
+        for length in range(1, len(key)):
+            groups.setdefault(key[:length], {})
+        groups[key[:-1]][key[-1]] = leaf
+    built: dict[Key, TensorDict] = {}
+    for key in sorted(groups, key=len, reverse=True):
+        children = {child[-1]: td for child, td in built.items() if child[:-1] == key and len(child) == len(key) + 1}
+        batch = batches[key]
+        names: Any = td_names(batch)  # tensordict takes None for a dim without a name, which its types do not say
+        built[key] = TensorDict(
+            {**groups[key], **children},
+            batch_size=batch.sizes,
+            names=names if any(name is not None for name in names) else None,
+        )
+    return built[()]
+
+
+def fill(out: Any, td: TensorDict) -> Any:
+    """Copy the values of `td` into the tensors of an existing tensordict."""
+    if not is_tensor_collection(out):
+        raise TypeError(f"out: expected a tensordict whose tensors are to be filled, got {type(out).__name__}")
+    for key, value in td.items(include_nested=True, leaves_only=True):
+        target = out.get(key, None)
+        if (
+            target is None
+            or not isinstance(target, torch.Tensor)
+            or target.shape != value.shape
+            or target.dtype != value.dtype
+        ):
+            found = (
+                "nothing"
+                if target is None
+                else f"{getattr(target, 'dtype', type(target).__name__)} {list(target.shape)}"
+            )
+            raise ValueError(f"out: expected {value.dtype} {list(value.shape)} at {key!r}, found {found}")
+        target.copy_(torch.as_tensor(value))
+    return out
+
+
+def warn_left_out(left_out: Mapping[str, str]) -> None:
+    """One warning for all variables that a tensordict cannot hold."""
+    if left_out:
+        from ..core.callers import outside
+
+        told = "; ".join(f"{name!r}: {reason}" for name, reason in left_out.items())
+        warnings.warn(f"left out of the tensordict {told}", UserWarning, stacklevel=outside())
+
+
+def tree_to_tensordict(dt: xr.DataTree, batch_dims: BatchDims | None = None, **options: Any) -> Any:
+    """Convert a DataTree to nested tensordicts, each node with its own batch."""
+    return to_tensordict(flatten_tree(dt), batch_dims, inference=infer_tree(dt, batch_dims), **options)
+
+
+def flatten_tree(dt: xr.DataTree) -> xr.Dataset:
+    """Put the variables of all nodes into one Dataset, under their paths; dims that clash are qualified."""
+    from ..dataset.trees import flatten
+
+    return flatten(dt)
+
+
+def infer_tree(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
+    """Infer the batch of every node of a DataTree."""
+    from ..dataset.trees import infer
+
+    return infer(dt, batch_dims)

@@ -1,0 +1,305 @@
+"""What a template gives back to a Dataset that was a tensordict in between: dims, dtypes, coordinates and attributes.
+
+``to_dataset(ds.td.to_tensordict(), template=ds)`` is identical to ``ds``. What a tensordict does not carry (unbatched
+variables, dates as dates, attributes) comes from the template, as far as the sizes still agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from ..core.model import Key
+from ..core.naming import Dims
+from ..dataset.describe import key_of
+from .leaf_arrays import Array, Leaf, flatten, nested_shape, objects
+from .values import tensor_from_numpy, torch_dtype
+from .walking import NonTensor
+
+
+class Template:
+    """A Dataset to take things from, or nothing.
+
+    Parameters
+    ----------
+    source
+        The template; a DataTree counts as the Dataset of all its variables.
+    local
+        Whether dims of a DataTree keep their names although they may have other sizes in other nodes.
+
+    Attributes
+    ----------
+    ds
+        The Dataset, empty without a template (and for a tree with `local`, where :meth:`at` gives that of each node).
+    variables
+        The variables by name, those of a node with its path.
+    """
+
+    def __init__(self, source: xr.Dataset | xr.DataTree | None, *, local: bool = False) -> None:
+        if source is not None and not isinstance(source, (xr.Dataset, xr.DataTree)):
+            raise TypeError(f"template: expected a Dataset or a DataTree, found a {type(source).__name__}")
+        self.source = source
+        self.ds = source if isinstance(source, xr.Dataset) else xr.Dataset()
+        if isinstance(source, xr.DataTree) and not local:
+            from .convert import flatten_tree
+
+            self.ds = flatten_tree(source)
+        self.variables: dict[str, xr.Variable] = {str(name): var for name, var in self.ds.variables.items()}
+        if isinstance(source, xr.DataTree) and local:
+            for path, node in source.to_dict(relative=True).items():
+                prefix = "" if path in {".", "/", ""} else f"{path.strip('/')}/"
+                self.variables.update({f"{prefix}{name}": variable for name, variable in node.variables.items()})
+
+    @cached_property
+    def groups(self) -> set[Key]:
+        """The groups that have variables, and all nodes of a tree."""
+        groups = {key_of(name)[:-1] for name in self.variables}
+        if isinstance(self.source, xr.DataTree):
+            paths = (path.strip("/") for path in self.source.to_dict(relative=True))
+            groups |= {key_of(path) if path not in {"", "."} else () for path in paths}
+        return groups
+
+    def is_empty(self, key: Key) -> bool:
+        """Whether a node of a tree is there and has no variables of its own."""
+        return key in self.groups and not any(key_of(name)[:-1] == key for name in self.variables)
+
+    def at(self, key: Key) -> Template:
+        """Return the template of one group, with the names that its variables have there."""
+        if isinstance(self.source, xr.DataTree):
+            if key not in self.groups:
+                return Template(None)
+            found: Any = self.source["/".join(key)] if key else self.source
+            return Template(found.to_dataset(inherit=False))
+        names = {name: key_of(name)[-1] for name in self.ds.variables if key_of(name)[:-1] == key}
+        ds = self.ds.drop_vars([name for name in self.ds.variables if name not in names])
+        if key:
+            # not ds.rename: it takes a variable for the coordinate of the dim it is then called like
+            ds = xr.Dataset(
+                {names[name]: ds.variables[name] for name in ds.data_vars},
+                coords={names[name]: ds.variables[name] for name in ds.coords},
+            )
+        return Template(ds)
+
+    # -- non-tensor data -----------------------------------------------------------------------------------------------
+
+    def shape_non_tensor(self, leaf: Leaf, batch: Dims, sizes: Sequence[int]) -> None:
+        """Give non-tensor data the axes of its variable: lists become arrays, one value for all rows a value for each.
+
+        Parameters
+        ----------
+        leaf
+            Changed in place, where it fits the template.
+        batch, sizes
+            The batch dims of the tensordict it is in.
+        """
+        variable = self.variables.get(leaf.name)
+        if variable is None or not isinstance(leaf.child, NonTensor):
+            return
+        inner = [dim for dim in variable.dims if dim not in batch]
+        known = tuple(variable.sizes[dim] for dim in inner)
+        if leaf.child.stacked:
+            if inner and leaf.shape == tuple(sizes):
+                _shape_rows(
+                    leaf, tuple(size for dim, size in zip(variable.dims, variable.shape, strict=True) if dim in inner)
+                )
+        elif variable.ndim:
+            _shape_value(leaf, known)
+            if len(inner) < variable.ndim and leaf.values.ndim == len(inner):
+                leaf.values = np.broadcast_to(leaf.values, (*sizes, *leaf.shape))
+                leaf.batch_axes = len(sizes)
+        leaf.values = _as_dtype(leaf.values, variable.dtype)
+
+    # -- one variable --------------------------------------------------------------------------------------------------
+
+    def variable(self, leaf: Leaf, dims: Dims, reference: str | None = None) -> xr.Variable | None:
+        """Make the variable of a leaf; None if it has no rows and the template knows more.
+
+        Parameters
+        ----------
+        leaf
+            The entry.
+        dims
+            The names of its axes.
+        reference
+            The variable of the template whose dims were asked for.
+        """
+        own = self.variables.get(leaf.name)
+        values, names = leaf.values, list(dims)
+        if own is not None:
+            values = _as_times(values, own.dtype) if leaf.is_tensor else values
+            for axis in reversed(range(leaf.batch_axes)):
+                if dims[axis] in own.dims or not {*own.dims} <= {*dims}:
+                    continue
+                # the variable was broadcast to the batch: one of the equal rows is the variable
+                if not values.shape[axis]:
+                    return None
+                if is_constant(values, axis):
+                    values = values.take(0, axis)
+                    del names[axis]
+        source = self.variables[reference] if reference is not None else own
+        attrs = {} if source is None else dict(source.attrs)
+        # fastpath: xarray would make NaN of None among strings, and datetime64 of datetimes
+        made = xr.Variable(names, values, attrs, dict(leaf.encoding), fastpath=True)
+        if own is not None and sorted(map(str, own.dims)) == sorted(set(names)) and tuple(own.dims) != tuple(names):
+            encoding, made = made.encoding, made.transpose(*own.dims)
+            made.encoding = encoding
+        return made
+
+    # -- what the tensordict does not carry ----------------------------------------------------------------------------
+
+    def restored(
+        self,
+        carried: Mapping[str, xr.Variable],
+        batches: Mapping[Key, Dims],
+        above: Mapping[Any, int],
+        groups: Iterable[str],
+    ) -> list[str]:
+        """The names of the variables to be taken from the template as they are.
+
+        Those are coordinates, unbatched and partial variables, and what torch has no dtype for: a tensordict lacks
+        them although nobody left them out. Also coordinates that it carries unchanged, so that their indexes stay.
+
+        Parameters
+        ----------
+        carried
+            The variables made from the tensordict.
+        batches
+            The batch dims of every tensordict in it.
+        above
+            The sizes of dims that are fixed already.
+        groups
+            The names of nested tensordicts.
+        """
+        sizes = dict(above) | {
+            dim: size for var in carried.values() for dim, size in zip(var.dims, var.shape, strict=True)
+        }
+        names = []
+        for name, variable in self.variables.items():
+            if name in carried:
+                if name in self.ds.xindexes and same_values(carried[name], variable):
+                    names.append(name)
+            elif self._fits(name, variable, sizes, {*carried, *groups}) and self._is_missed(name, variable, batches):
+                names.append(name)
+        return self._whole_indexes(names)
+
+    def _fits(self, name: str, variable: xr.Variable, sizes: Mapping[Any, int], carried: Iterable[str]) -> bool:
+        if any(sizes.get(dim, size) != size for dim, size in zip(variable.dims, variable.shape, strict=True)):
+            return False
+        if name in sizes and name not in variable.dims:
+            return False
+        # "a" and "a/b" cannot both be there
+        return not any(
+            other == name or other.startswith(f"{name}/") or name.startswith(f"{other}/") for other in carried
+        )
+
+    def _is_missed(self, name: str, variable: xr.Variable, batches: Mapping[Key, Dims]) -> bool:
+        if name in self.ds.coords:
+            return True
+        key = key_of(name)[:-1]
+        batch = batches[next(key[:n] for n in range(len(key), -1, -1) if key[:n] in batches)]
+        if batch and not set(batch) <= set(variable.dims):
+            return True
+        return _is_beyond_torch(variable, name)
+
+    def _whole_indexes(self, names: list[str]) -> list[str]:
+        """Without coordinates that share an index with one that is not among them (levels of a MultiIndex)."""
+        dropped: set[str] = set()
+        for name in names:
+            if name in self.ds.xindexes:
+                together = {str(each) for each in self.ds.xindexes.get_all_coords(name)}
+                if not together <= set(names):
+                    dropped |= together
+        return [name for name in names if name not in dropped]
+
+    def order(self, names: Iterable[str]) -> list[str]:
+        """Sort names as the template has them, new ones behind."""
+        place = {name: number for number, name in enumerate(self.variables)}
+        return sorted(names, key=lambda name: place.get(name, len(place)))
+
+
+def _shape_rows(leaf: Leaf, known: tuple[int, ...]) -> None:
+    """Give rows that are lists axes of their own."""
+    rows = leaf.values.ravel().tolist()
+    shapes = {_outer_shape(row, known) for row in rows} or {known}
+    shape = shapes.pop()
+    if shape is not None and not shapes:
+        items = [item for row in rows for item in flatten(row, len(known))]
+        leaf.values = objects(items, (*leaf.shape, *shape))
+
+
+def _shape_value(leaf: Leaf, known: tuple[int, ...]) -> None:
+    """Make an array of a value that is a list."""
+    assert isinstance(leaf.child, NonTensor)
+    shape = _outer_shape(leaf.child.value, known)
+    if known and shape is not None:
+        leaf.values = objects(flatten(leaf.child.value, len(known)), shape)
+        leaf.encoding = {}
+
+
+def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of nested lists along as many axes as `known` has; behind one without elements they are `known`'s."""
+    shape = (nested_shape(value) or ())[: len(known)]
+    if 0 in shape:
+        shape = (*shape, *known[len(shape) :])
+    return shape if len(shape) == len(known) else None
+
+
+def same_values(a: xr.Variable, b: xr.Variable) -> bool:
+    """Whether two variables have the same dims and values (NaN equals NaN)."""
+    return bool(a.equals(b))
+
+
+def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:
+    """Whether no tensordict can hold a variable, so that it was not left out on purpose."""
+    kind = variable.dtype.kind
+    if kind == "O":
+        return "calendar" in {*variable.encoding, *variable.attrs}
+    if kind in "mM":
+        try:
+            tensor_from_numpy(variable.values, name=name)
+        except (OverflowError, TypeError, ValueError):
+            return True
+    return kind in "fcV" and torch_dtype(variable.dtype) is None
+
+
+def is_constant(values: Array, axis: int) -> bool:
+    """Whether all steps along an axis are equal (NaN to NaN)."""
+    if values.strides[axis] == 0 or values.shape[axis] == 1:
+        return True
+    first = values.take([0], axis)
+    if values.dtype.kind == "O":
+        pairs = zip(values.ravel(), np.broadcast_to(first, values.shape).ravel(), strict=True)
+        return all(a is b or (type(a) is type(b) and isinstance(a, (str, bytes, int)) and a == b) for a, b in pairs)
+    if values.dtype.kind in "biufcmM":
+        # to the bit: an expanded NaN is the same everywhere, and 0.0 is not -0.0
+        values, first = (np.ascontiguousarray(array)[..., None].view(np.uint8) for array in (values, first))
+    return bool(np.all(values == first))
+
+
+def _as_times(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Nanoseconds as the datetimes or timedeltas they were; in the unit of the template if that is exact."""
+    if dtype.kind not in "mM" or values.dtype != np.int64:
+        return values
+    times = np.ascontiguousarray(values).reshape(values.shape).view(f"{dtype.kind}8[ns]")
+    if np.datetime_data(dtype)[0] == "generic":
+        return times
+    converted = times.astype(dtype)
+    exact = np.array_equal(converted.astype(times.dtype), times, equal_nan=True)
+    return converted if exact else times
+
+
+def _as_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Strings and numbers in the dtype of the template, if that changes none of them."""
+    if values.dtype == dtype or dtype.kind not in "USTbiufc":
+        return values
+    plain = np.dtype(dtype.kind) if dtype.kind in "US" else dtype
+    wanted: tuple[type, ...] = {"U": (str,), "T": (str,), "S": (bytes,)}.get(dtype.kind, (bool, int, float, complex))
+    items = values.ravel().tolist()
+    if not items or not all(type(item) in wanted for item in items):
+        return values
+    converted = np.array(items, dtype=plain).reshape(values.shape)
+    return converted if converted.ravel().tolist() == items else values

@@ -1,0 +1,244 @@
+"""The public writers, ``ds.td.to_zarr`` and ``ds.td.to_h5``: check everything, then touch the target."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, get_args
+
+import numpy as np
+import xarray as xr
+
+from .encodings import check_sizes
+from .plan import Source, source_of_dataset, source_of_tree
+from .stored_form import Layout
+
+ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
+Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
+
+_REFUSED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"})
+
+
+def to_zarr(
+    ds: xr.Dataset,
+    store: Any,
+    *,
+    layout: Layout = "tensordict",
+    mode: ZarrMode | None = None,
+    group: str | None = None,
+    append_dim: Hashable | None = None,
+    region: Region | None = None,
+    compute: bool = True,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = None,
+    zarr_format: Literal[2, 3] | None = None,
+    consolidated: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: bool = False,
+) -> Any:
+    """Write a Dataset to a zarr store that tensordict and xarray both read. See ``Dataset.td.to_zarr``."""
+    return _write_zarr(
+        source_of_dataset(ds),
+        store,
+        layout=layout,
+        mode=mode,
+        group=group,
+        append_dim=append_dim,
+        region=region,
+        compute=compute,
+        encoding=encoding,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        zarr_format=zarr_format,
+        consolidated=consolidated,
+        storage_options=storage_options,
+        progress=progress,
+    )
+
+
+def to_h5(
+    ds: xr.Dataset,
+    path: Any,
+    *,
+    layout: Layout = "tensordict",
+    mode: Literal["w", "w-", "x", "a"] = "w",
+    group: str | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    compute: bool = True,
+    progress: bool = False,
+) -> Any:
+    """Write a Dataset to an HDF5 file that tensordict and xarray both read. See ``Dataset.td.to_h5``."""
+    return _write_h5(
+        source_of_dataset(ds),
+        path,
+        layout=layout,
+        mode=mode,
+        group=group,
+        encoding=encoding,
+        chunks=chunks,
+        compute=compute,
+        progress=progress,
+    )
+
+
+def tree_to_h5(dt: xr.DataTree, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a DataTree to an HDF5 file, one group for each node; parameters as for :func:`to_h5`."""
+    return _write_h5(source_of_tree(dt), path, layout=layout, **options)
+
+
+def _write_h5(
+    source: Source,
+    path: Any,
+    *,
+    layout: Layout,
+    mode: str = "w",
+    group: str | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    compute: bool = True,
+    progress: bool = False,
+) -> Any:
+    from .hdf5_create import create_file
+    from .hdf5_writer import Hdf5Options
+
+    _check_choice("layout", layout, get_args(Layout))
+    _check_choice("mode", mode, ("w", "w-", "x", "a"))
+    options = Hdf5Options(checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)))
+    prefix = tuple(part for part in (group or "").split("/") if part)
+    with _progress(shown=progress and compute):
+        return create_file(source, path, options, layout, mode=mode, prefix=prefix, compute=compute)
+
+
+def _sizes(source: Source) -> dict[str, int]:
+    """The sizes of all dims, under the names of the flat view and of the groups."""
+    sizes = {str(dim): size for dim, size in source.flat.sizes.items()}
+    for node in source.nodes.values():
+        for variable in node.variables.values():
+            sizes.update((str(dim), size) for dim, size in zip(variable.dims, variable.shape, strict=True))
+    return sizes
+
+
+def tree_to_zarr(dt: xr.DataTree, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a DataTree to a zarr store, one group for each node; parameters as for :func:`to_zarr`."""
+    return _write_zarr(source_of_tree(dt), store, layout=layout, **options)
+
+
+def _write_zarr(
+    source: Source,
+    store: Any,
+    *,
+    layout: Layout,
+    mode: ZarrMode | None = None,
+    group: str | None = None,
+    append_dim: Hashable | None = None,
+    region: Region | None = None,
+    compute: bool = True,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    compressors: Any = None,
+    zarr_format: Literal[2, 3] | None = None,
+    consolidated: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: bool = False,
+) -> Any:
+    from .zarr_target import resolve_target
+    from .zarr_writer import ZarrOptions
+
+    _check_choice("layout", layout, get_args(Layout))
+    _check_choice("mode", mode, (None, *get_args(ZarrMode)))
+    _check_choice("zarr_format", zarr_format, (None, 2, 3))
+    sizes = _sizes(source)
+    target = resolve_target(store, group, storage_options)
+    options = ZarrOptions(
+        checked_encoding(encoding, source, layout),
+        check_sizes("chunks", chunks, sizes),
+        check_sizes("shards", shards, sizes),
+        compressors,
+        zarr_format or 3,
+        consolidated,
+        target.storage_options,
+        compute,
+    )
+    with _progress(shown=progress and compute):
+        if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
+            from .zarr_update import update_store
+
+            return update_store(
+                source,
+                target,
+                options,
+                layout,
+                mode=mode,
+                append_dim=append_dim,
+                region=region,
+                zarr_format=zarr_format,
+            )
+        from .zarr_create import create_store
+
+        return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
+
+
+def checked_encoding(
+    encoding: Mapping[str, Mapping[str, Any]] | None, source: Source, layout: Layout
+) -> dict[str, dict[str, Any]]:
+    """The caller's ``encoding=``, by the names of the Dataset.
+
+    Raises
+    ------
+    ValueError
+        For unknown names, and for packing that bare tensordict would show as it is stored.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    known = {name: variable for node in source.nodes.values() for name, variable in _named(node)}
+    for name, asked in (encoding or {}).items():
+        if name not in known:
+            raise ValueError(f"encoding: there is no variable {name!r}; there are: {sorted(known)}")
+        refused = sorted(_REFUSED & set(asked)) if layout == "tensordict" else []
+        if refused:
+            raise ValueError(
+                f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it "
+                "means; "
+                f"leave it out, or write with layout='xarray'"
+            )
+        if layout == "tensordict" and "dtype" in asked:
+            _check_dtype(name, known[name], asked["dtype"])
+        found[name] = dict(asked)
+    return found
+
+
+def _check_dtype(name: str, variable: xr.Variable, dtype: Any) -> None:
+    wanted = np.dtype(dtype)
+    if variable.dtype.kind in "biufc" and np.can_cast(variable.dtype, wanted, "same_kind"):
+        return
+    raise ValueError(
+        f"encoding: dtype {wanted} for {name!r} of dtype {variable.dtype} would change what bare tensordict reads; convert "
+        f"the variable with .astype(), or write with layout='xarray'"
+    )
+
+
+def _named(node: Any) -> Iterator[tuple[str, xr.Variable]]:
+    for local, variable in node.variables.items():
+        yield node.names[local], variable
+
+
+def _check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[None]:
+    if not shown:
+        with nullcontext():
+            yield
+        return
+    from dask.diagnostics.progress import ProgressBar
+
+    bar: Any = ProgressBar
+    with bar():
+        yield

@@ -1,0 +1,111 @@
+"""Create an HDF5 file, replace one, or add to one: always beside, and renamed when it is whole."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from ..core.model import Key
+from .hdf5_writer import Hdf5Options, check_attrs, write_with_h5py, write_with_xarray
+from .plan import Source, WritePlan, plan_write
+from .replacing import replaced
+from .stored_form import Layout
+
+
+def create_file(
+    source: Source, path: Any, options: Hdf5Options, layout: Layout, *, mode: str, prefix: Key, compute: bool
+) -> Any:
+    """Write an HDF5 file.
+
+    Parameters
+    ----------
+    mode
+        "w" replaces what is there, "w-" and "x" refuse to, "a" adds to it.
+    prefix
+        The group that becomes the root.
+    compute
+        False: check everything now, and return a ``Delayed`` that writes.
+
+    Raises
+    ------
+    FileExistsError
+        With "w-" or "x" where there is a file.
+    ValueError
+        With "w" where there is a folder, or "a" where there is no HDF5 file.
+    """
+    if isinstance(path, io.IOBase) or (hasattr(path, "write") and hasattr(path, "seek")):
+        plan = _checked(plan_write(source, layout, "hdf5"))
+        return _run(lambda: _into_object(plan, path, prefix, options), compute=compute)
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
+    target = Path(os.path.expanduser(os.fsdecode(path).removeprefix("file://")))
+    if "://" in str(path) and not str(path).startswith("file://"):
+        raise ValueError(
+            f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL"
+        )
+    _check_target(target, mode)
+    adds = mode == "a" and target.exists()
+    if adds:
+        from .hdf5_update import plan_addition
+
+        plan = _checked(plan_addition(source, target, layout, prefix))
+    else:
+        plan = _checked(plan_write(source, layout, "hdf5"))
+
+    def write() -> None:
+        with replaced(target) as beside:
+            if adds:
+                shutil.copy2(os.path.realpath(target), beside)
+            _into_file(plan, beside, prefix, options, new=not adds)
+
+    return _run(write, compute=compute)
+
+
+def _checked(plan: WritePlan) -> WritePlan:
+    check_attrs(plan)
+    return plan
+
+
+def _run(write: Callable[[], None], *, compute: bool) -> Any:
+    if compute:
+        write()
+        return None
+    from dask.delayed import delayed
+
+    return delayed(write, pure=False)()
+
+
+def _check_target(target: Path, mode: str) -> None:
+    if mode in {"w-", "x"} and target.exists():
+        raise FileExistsError(
+            f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
+        )
+    if target.is_dir():
+        raise ValueError(
+            f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
+        )
+    if mode == "a" and target.exists() and not h5py.is_hdf5(target):
+        raise ValueError(
+            f"{target}: mode='a' adds to an HDF5 file, and this is none; choose another path, or pass mode='w'"
+        )
+
+
+def _into_file(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+    if plan.layout == "xarray":
+        write_with_xarray(plan, path, prefix, options, new=new)
+        return
+    with h5py.File(path, "w" if new else "r+") as file:
+        write_with_h5py(plan, file, prefix, options)
+
+
+def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options) -> None:
+    if plan.layout == "xarray":
+        raise ValueError("layout='xarray' writes to a path; write to a file and read it, or use layout='tensordict'")
+    with h5py.File(stream, "w") as file:
+        write_with_h5py(plan, file, prefix, options)

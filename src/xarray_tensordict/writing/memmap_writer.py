@@ -1,0 +1,309 @@
+"""``ds.td.to_memmap``: what the tensordict of a Dataset holds, as a memory-mapped tensordict.
+
+tensordict itself lays out the folder, with empty files; the values are then written into the files, block by block.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import xarray as xr
+from tensordict import NonTensorData, TensorDict
+
+from ..core.inference import BatchDims
+from ..core.model import Inference, Key
+from ..dataset.entries import Entry, Plan, plan_entries, td_names
+from ..dataset.record import infer_dataset
+from ..dataset.xarray_private import in_memory, past_cache
+from ..stores.memmap_arrays import CODE_DTYPES
+from ..stores.memmap_levels import META, file_stem, stack_shape
+from ..tensors.convert import Leaf, build, compute_together, make_leaf
+from ..tensors.values import tensor_from_numpy, torch_dtype
+from .replacing import replaced
+from .stored_form import same_object
+
+Mode = Literal["w", "w-"]
+
+# Keys that meta.json has a use of its own for: tensordict loses such entries without a word (measured, 0.15.3).
+_RESERVED = frozenset({"shape", "device", "_type"})
+_ARCHIVE = ".tdz"
+_BLOCK = 2**26
+
+
+def to_memmap(
+    ds: xr.Dataset,
+    path: Any,
+    batch_dims: BatchDims | None = None,
+    *,
+    coords: bool | Iterable[str] = True,
+    unbatched: Literal["drop", "expand", "raise"] = "drop",
+    exclude: Iterable[str] = (),
+    mode: Mode = "w",
+    progress: bool = False,
+    inference: Inference | None = None,
+) -> None:
+    """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
+    _check_choice("mode", mode, get_args(Mode))
+    if unbatched not in {"drop", "expand", "raise"}:
+        raise ValueError(
+            f"unbatched: expected 'drop', 'expand' or 'raise', found {unbatched!r}; tensordict memory-maps no "
+            f"UnbatchedTensor, "
+            f"and ds.td.to_zarr(path) keeps such variables"
+        )
+    if inference is None or batch_dims is not None:
+        inference = infer_dataset(ds, given=batch_dims)
+    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    _check_plan(plan)
+    target = Path(os.path.expanduser(os.fspath(path)))
+    _check_target(target, mode)
+    template = _template(plan, unbatched)
+    with _progress(shown=progress):
+        if target.suffix == _ARCHIVE:
+            _write_archive(template, plan, target)
+            return
+        with replaced(target) as beside:
+            _write_folder(template, plan, beside)
+
+
+def _check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[None]:
+    if not shown:
+        with nullcontext():
+            yield
+        return
+    from dask.diagnostics.progress import ProgressBar
+
+    with ProgressBar():
+        yield
+
+
+# -- checks, before anything is written --------------------------------------------------------------------------------
+
+
+def _check_plan(plan: Plan) -> None:
+    for name, reason in plan.left_out.items():
+        raise TypeError(f"variable {name!r} cannot be written: {reason}; or leave it out with exclude=[{name!r}]")
+    for entry in plan.entries:
+        taken = next((part for part in entry.key if part in _RESERVED), None)
+        if taken is not None and entry.key[-1] == taken:
+            raise ValueError(
+                f"variable {entry.name!r}: {taken!r} is a word of {META} itself, and tensordict does not find an "
+                f"entry of that "
+                f"name again; rename it"
+            )
+
+
+def _check_target(target: Path, mode: str) -> None:
+    """Refuse a target that is there, if it must not be replaced or is something else than what is written."""
+    if not os.path.lexists(target):
+        return
+    if mode == "w-":
+        raise FileExistsError(
+            f"{target}: there is something at that path; choose another one, or mode='w' to replace it"
+        )
+    if target.suffix == _ARCHIVE:
+        if target.is_dir():
+            raise FileExistsError(f"{target}: expected an archive to replace, found a folder; choose another path")
+        return
+    if not target.is_dir():
+        raise FileExistsError(
+            f"{target}: expected a folder to replace, found a file; choose another path, or delete it"
+        )
+    foreign = _foreign(target)
+    if foreign is not None:
+        raise FileExistsError(
+            f"{target}: expected a memory-mapped tensordict to replace, or an empty folder, found one with "
+            f"{foreign!r} in it, "
+            f"which would be lost; choose another path, or delete the folder"
+        )
+
+
+def _foreign(folder: Path) -> str | None:
+    """The first file below a folder that does not belong to a memory-mapped tensordict."""
+    for here, folders, files in os.walk(folder):
+        known = {META, "other.pickle", "pickle.pkl", "json_types.json"}
+        for name in sorted(files):
+            if name not in known and not name.endswith(".memmap"):
+                return os.path.relpath(os.path.join(here, name), folder)
+        if files and META not in files:
+            return os.path.relpath(os.path.join(here, min(files)), folder)
+        for name in folders:
+            if os.path.islink(os.path.join(here, name)):
+                return os.path.relpath(os.path.join(here, name), folder)
+    return None
+
+
+# -- the tensordict to be ----------------------------------------------------------------------------------------------
+
+
+def _template(plan: Plan, unbatched: Any) -> TensorDict:
+    """The tensordict with all that is not a tensor, and for each tensor one element that stands for all."""
+    others = [entry for entry in plan.entries if entry.form != "tensor"]
+    values = dict(zip((e.key for e in others), compute_together([e.variable for e in others]), strict=True))
+    leaves: dict[Key, Leaf] = {}
+    for entry in plan.entries:
+        if entry.form == "tensor":
+            leaves[entry.key] = torch.zeros((), dtype=_dtype(entry)).expand(_shape(entry))
+        else:
+            leaf = make_leaf(entry, values[entry.key], unbatched=unbatched)
+            _check_json(entry, leaf)
+            # tensordict cannot memory-map a stack without rows ("items cannot be empty")
+            no_rows = entry.form == "rows" and 0 in entry.batch.sizes
+            if entry.form == "rows" and not no_rows:
+                _check_rows(entry, leaf)
+            leaves[entry.key] = NonTensorData([], batch_size=entry.batch.sizes) if no_rows else leaf
+    return build(plan.batches, leaves)
+
+
+def _dtype(entry: Entry) -> torch.dtype:
+    if entry.torch_dtype is not None:
+        found: Any = getattr(torch, entry.torch_dtype)
+    else:
+        found = torch_dtype(entry.variable.dtype)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _shape(entry: Entry) -> tuple[int, ...]:
+    """The shape in the tensordict; an unbatched entry that is not left out is expanded."""
+    return (*entry.batch.sizes, *entry.shape) if entry.entry_class == "unbatched" else entry.shape
+
+
+def _check_rows(entry: Entry, leaf: Any) -> None:
+    """Raise for rows that tensordict takes for a deeper stack; where the batch has names it cannot load them at all."""
+    depth = len(stack_shape(leaf.tolist(), ()))
+    if depth > len(entry.batch.sizes) and any(td_names(entry.batch)):
+        raise TypeError(
+            f"variable {entry.name!r} has dims {list(entry.variable.dims)}, so each row is a list of objects, and tensordict "
+            f"cannot load such rows from a memory-mapped tensordict whose batch has names ({list(entry.batch.dims)}); leave "
+            f"it out with exclude=[{entry.name!r}], or write with ds.td.to_zarr(path)"
+        )
+
+
+def _check_json(entry: Entry, leaf: Any) -> None:
+    """Raise for objects that tensordict would pickle: opening such a store runs code."""
+    value = leaf.data if entry.form == "value" else leaf.tolist()
+    try:
+        same = same_object(json.loads(json.dumps(value)), value)
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise TypeError(
+            f"variable {entry.name!r} holds {value!r:.80}, and objects are written as JSON, never as pickles, which "
+            f"cannot hold "
+            f"it exactly; convert it to numbers, strings, lists or dicts, or leave it out with exclude=[{entry.name!r}]"
+        )
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _write_archive(template: TensorDict, plan: Plan, target: Path) -> None:
+    from tensordict import pack_memmap
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        staged = Path(folder) / "staged"
+        _write_folder(template, plan, staged)
+        pack_memmap(staged, target)
+
+
+def _write_folder(template: TensorDict, plan: Plan, folder: Path) -> None:
+    template.memmap_like(str(folder))
+    written = [entry for entry in plan.entries if entry.form == "tensor" and 0 not in _shape(entry)]
+    chunked = [entry for entry in written if entry.variable.chunks is not None]
+    for entry in written:
+        if entry.variable.chunks is None:
+            _write_variable(entry, _Target.of(entry, folder))
+    if chunked:
+        import dask.array
+
+        sources = [_source(entry) for entry in chunked]
+        targets: Any = [_Target.of(entry, folder) for entry in chunked]
+        # each block goes to its own place in a file: nothing to lock
+        dask.array.store(sources, targets, lock=False)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A file to write blocks into; it pickles, so that workers in other processes can."""
+
+    path: str
+    name: str
+    torch_dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, entry: Entry, folder: Path) -> _Target:
+        *groups, last = map(file_stem, entry.key)
+        path = folder.joinpath(*groups, f"{last}.memmap")
+        return cls(str(path), entry.name, str(_dtype(entry)).removeprefix("torch."), _shape(entry))
+
+    def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
+        dtype = np.dtype(CODE_DTYPES.get(self.torch_dtype, self.torch_dtype))
+        file = np.memmap(self.path, dtype, "r+", shape=self.shape)
+        file[region] = self._codes(np.asarray(block))
+
+    def _codes(self, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self.torch_dtype == "complex32":
+            halves = np.ascontiguousarray(block, "complex64")[..., None].view("float32").astype("float16")
+            return halves.view("uint32")[..., 0]
+        if self.torch_dtype in CODE_DTYPES:
+            narrow = torch.from_numpy(np.array(block, "float32")).to(getattr(torch, self.torch_dtype))
+            return narrow.view(getattr(torch, CODE_DTYPES[self.torch_dtype])).numpy()
+        if block.dtype.kind in "mM":
+            return tensor_from_numpy(block, name=self.name).numpy()
+        return block
+
+
+def _source(entry: Entry) -> Any:
+    """The blocks of a variable, broadcast to the shape of the entry (which holds no value twice in memory)."""
+    import dask.array
+
+    data = entry.variable.data
+    for axis in entry.missing_axes if entry.entry_class == "partial" else ():
+        data = dask.array.expand_dims(data, axis)
+    return dask.array.broadcast_to(data, _shape(entry))
+
+
+def _write_variable(entry: Entry, target: _Target) -> None:
+    """Write a variable that dask does not hold: as it is in memory, or some rows at a time from where it lies."""
+    variable = past_cache(entry.variable)
+    missing = entry.missing_axes if entry.entry_class == "partial" else ()
+    everything = (slice(None),) * len(target.shape)
+    step = _rows_at_once(variable)
+    if not step:
+        target[everything] = np.expand_dims(np.asarray(variable.values), missing)
+        return
+    # the axis of the entry that is the first one of the variable
+    first = next(axis for axis in range(len(everything)) if axis not in missing)
+    first = len(entry.batch.sizes) if entry.entry_class == "unbatched" else first
+    for start in range(0, variable.shape[0], step):
+        rows = slice(start, start + step)
+        block = np.expand_dims(np.asarray(variable[rows].values), missing)
+        target[(*everything[:first], rows, *everything[first + 1 :])] = block
+
+
+def _rows_at_once(variable: xr.Variable) -> int:
+    """How many rows to read at once, whole chunks of the store; 0 for all."""
+    if in_memory(variable) or not variable.ndim or variable.nbytes <= _BLOCK:
+        return 0
+    rows = max(_BLOCK * variable.shape[0] // variable.nbytes, 1)
+    encoding: Mapping[str, Any] = variable.encoding
+    stored = encoding.get("shards") or encoding.get("chunks") or encoding.get("chunksizes")
+    chunk = int(stored[0]) if stored and len(stored) == variable.ndim else 1
+    return -(-rows // chunk) * chunk

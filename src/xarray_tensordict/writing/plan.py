@@ -1,0 +1,355 @@
+"""Which variable goes where in a store, and how: the plan that both writers follow. Nothing is written here.
+
+All that can be refused is refused while the plan is made, before the target is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+
+from ..core.batch_rules import is_marked
+from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
+from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.naming import qualify
+from ..dataset.describe import key_of
+from ..dataset.record import infer_dataset, set_record_if_needed
+from ..dataset.trees import flatten, own_datasets
+from ..dataset.trees import infer as infer_tree
+from ..dataset.xarray_private import multiindex_dims
+from .stored_form import Format, Layout, Place, Stored, store_form
+
+_RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
+
+
+@dataclass
+class Node:
+    """One group to be written: its own variables under their own names and dims.
+
+    Attributes
+    ----------
+    variables
+        By local name.
+    names
+        How messages call each of them: the name in the Dataset.
+    coords
+        The local names of coordinates.
+    attrs
+        The attributes of the group; None where the Dataset says nothing about them.
+    unlimited
+        Dims that can grow.
+    """
+
+    variables: dict[str, xr.Variable] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    coords: set[str] = field(default_factory=set)
+    attrs: dict[str, Any] | None = None
+    unlimited: frozenset[str] = frozenset()
+
+
+@dataclass
+class Source:
+    """What is to be written, group by group, and the decision about the batch.
+
+    Attributes
+    ----------
+    nodes
+        The groups, parents first.
+    batches
+        The batch of each group, under the local names of its dims.
+    classes
+        How each variable relates to the batch of its group.
+    flat
+        The same as one Dataset.
+    flat_batches
+        The batch dims of each group under the names of `flat`.
+    """
+
+    nodes: dict[Key, Node]
+    batches: dict[Key, GroupBatch]
+    classes: Mapping[Key, EntryClass]
+    flat: xr.Dataset
+    flat_batches: dict[Key, tuple[str | None, ...]]
+
+
+@dataclass
+class GroupPlan:
+    """One group of the store to be.
+
+    Attributes
+    ----------
+    stored
+        What each variable becomes, by local name; the parts of the entry ``_unbatched`` are not among them.
+    coords
+        The local names of coordinates.
+    attrs
+        Attributes of the group, without any marker; None: leave those there are.
+    batch_record
+        The value of ``__tensordict__``, None where there is to be none.
+    """
+
+    node: Node
+    stored: dict[str, Stored] = field(default_factory=dict)
+    coords: set[str] = field(default_factory=set)
+    attrs: dict[str, Any] | None = None
+    batch_record: dict[str, Any] | None = None
+
+
+@dataclass
+class WritePlan:
+    """The store to be: its groups, and what goes into the entry ``_unbatched`` of the root."""
+
+    layout: Layout
+    format: Format
+    groups: dict[Key, GroupPlan]
+    unbatched: dict[str, tuple[Stored, str]] = field(default_factory=dict)
+
+
+# -- what is to be written ---------------------------------------------------------------------------------------------
+
+
+def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Source:
+    """Split a Dataset into its groups; dims that the flat view has qualified get their local names back.
+
+    Raises
+    ------
+    ValueError
+        For names that no path can have, or two variables that claim one path.
+    NotImplementedError
+        For a MultiIndex.
+    """
+    check_names(ds)
+    _check_multiindex(ds)
+    inference = infer_dataset(ds) if inference is None else inference
+    local = _local_dims(ds, inference)
+    nodes: dict[Key, Node] = {(): Node(attrs=_shown(ds.attrs))}
+    unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
+    for name, variable in ds.variables.items():
+        key = key_of(name)
+        for length in range(1, len(key)):
+            nodes.setdefault(key[:length], Node())
+        node = nodes[key[:-1]]
+        node.variables[key[-1]] = _with_dims(variable, local[key])
+        node.names[key[-1]] = str(name)
+        if name in ds.coords:
+            node.coords.add(key[-1])
+        renamed = dict(zip(map(str, variable.dims), local[key], strict=True))
+        node.unlimited |= {renamed[dim] for dim in renamed if dim in unlimited}
+    flat_names = {info_key: tuple(map(str, ds.variables["/".join(info_key)].dims)) for info_key in local}
+    batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
+    ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
+    flat_batches = {key: tuple(batch.dims) for key, batch in inference.groups.items()}
+    return Source(ordered, batches, inference.classes, ds, flat_batches)
+
+
+def source_of_tree(dt: xr.DataTree) -> Source:
+    """The nodes of a DataTree, each with its own variables, attributes and dims."""
+    datasets = own_datasets(dt)
+    nodes: dict[Key, Node] = {}
+    for key, ds in datasets.items():
+        _check_multiindex(ds)
+        names = {str(name): "/".join((*key, str(name))) for name in ds.variables}
+        for name in ds.variables:
+            if not isinstance(name, str) or not name or "/" in name or name in _RESERVED:
+                raise ValueError(f"variable {name!r} of node {'/'.join(key)!r}: expected a name without '/', rename it")
+        variables = {
+            str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()
+        }
+        unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
+        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, _shown(ds.attrs), unlimited)
+    flat, inference = flatten(dt), infer_tree(dt)
+    local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
+    flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
+    batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
+    ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
+    return Source(
+        ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
+    )
+
+
+def check_names(ds: xr.Dataset) -> None:
+    """Raise for names that no path in a store can have, and for two variables that claim one path."""
+    for name in ds.variables:
+        if not isinstance(name, str):
+            raise TypeError(f"variable {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
+    for dim in ds.dims:
+        if not isinstance(dim, str):
+            raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
+    keys = {key_of(name): name for name in ds.variables}
+    for key, name in keys.items():
+        bad = next((part for part in key if not part or part in _RESERVED), None)
+        if bad is not None:
+            raise ValueError(
+                f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); "
+                "rename it"
+            )
+        for length in range(1, len(key)):
+            if key[:length] in keys:
+                raise ValueError(
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} "
+                    "cannot be an "
+                    f"array and a group; rename one of them"
+                )
+
+
+def _check_multiindex(ds: xr.Dataset) -> None:
+    for name in sorted(multiindex_dims(ds)):
+        raise NotImplementedError(
+            f"coordinate {name!r} is a MultiIndex, which no store here holds; write ds.reset_index({name!r}), and "
+            "set it again "
+            f"after opening with ds.set_index({name}=[...])"
+        )
+
+
+def _with_dims(variable: xr.Variable, dims: tuple[str, ...]) -> xr.Variable:
+    moved = xr.Variable(dims, variable._data, _shown(variable.attrs), fastpath=True)
+    moved.encoding = variable.encoding
+    return moved
+
+
+def _shown(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Attributes without the markers of the formats, which plain xarray shows: they are made anew, never copied."""
+    return {name: value for name, value in attrs.items() if name not in MARKER_ATTRS}
+
+
+# -- local names of dims -----------------------------------------------------------------------------------------------
+
+
+def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ...]]:
+    """The dims of each variable as its group calls them: ``data.demo_0.time`` in ``data/demo_0`` is ``time``.
+
+    Only if the engine would give the flat names back on opening; the names are kept as they are otherwise.
+    """
+    flat = {key_of(name): tuple(map(str, variable.dims)) for name, variable in ds.variables.items()}
+    local = {key: tuple(_stripped(dim, key[:-1]) for dim in dims) for key, dims in flat.items()}
+    if local == flat:
+        return flat
+    shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
+    batches = {key: _local_batch(key, batch, flat, local) for key, batch in inference.groups.items()}
+    again = qualify(local, shapes, Inference(batches, inference.classes))
+    return local if again == flat else flat
+
+
+def _stripped(dim: str, group: Key) -> str:
+    for length in range(len(group), 0, -1):
+        prefix = ".".join(group[:length]) + "."
+        if dim.startswith(prefix) and len(dim) > len(prefix):
+            return dim[len(prefix) :]
+    return dim
+
+
+def _local_batch(
+    group: Key, batch: GroupBatch, flat: Mapping[Key, tuple[str, ...]], local: Mapping[Key, tuple[str, ...]]
+) -> GroupBatch:
+    """The batch of a group under the names that its own variables have."""
+    own = {key for key in flat if key[:-1] == group}
+    below = {key for key in flat if key[: len(group)] == group}
+    names: dict[str, str] = {}
+    for key in (*sorted(below - own), *sorted(own)):
+        names.update(zip(flat[key], local[key], strict=True))
+    dims = tuple(names.get(dim, dim) if dim is not None else None for dim in batch.dims)
+    return GroupBatch(dims, batch.sizes, batch.evidence, batch.reason)
+
+
+def record_of(batch: GroupBatch) -> dict[str, Any]:
+    """The value of ``__tensordict__``: dims that this package named are None there."""
+    return batch_record(batch.sizes, [None if dim is None or is_marked(dim) else dim for dim in batch.dims])
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool = False) -> WritePlan:  # noqa: A002
+    """Plan the writing of a whole store.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For what the store cannot hold, or could not give back; the variable is named.
+    """
+    plan = WritePlan(layout, format, {})
+    for key, node in source.nodes.items():
+        batch = source.batches.get(key, source.batches[()])
+        group = plan.groups[key] = GroupPlan(node, attrs=node.attrs)
+        if layout == "tensordict":
+            group.batch_record = record_of(batch)
+        for name, variable in node.variables.items():
+            if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
+                raise ValueError(
+                    f"variable {node.names[name]!r}: {UNBATCHED_NAME!r} is where layout='tensordict' keeps the "
+                    "variables without "
+                    f"batch dims; rename it, or write with layout='xarray'"
+                )
+            dims = tuple(str(dim) for dim in batch.dims)
+            place = Place(node.names[name], layout, format, source.classes[(*key, name)], dims, lazily)
+            stored = store_form(variable, place)
+            role = "coord" if name in node.coords else "data"
+            if stored.form == "unbatched":
+                plan.unbatched["/".join((*key, name))] = (stored, role)
+                continue
+            group.stored[name] = stored
+            if role == "coord":
+                group.coords.add(name)
+            _record_role(name, stored, role, node, cf=not (layout == "tensordict" and format == "hdf5"))
+    _prune(plan)
+    if layout == "xarray":
+        _record_batch(plan, source)
+    return plan
+
+
+def _prune(plan: WritePlan) -> None:
+    """Leave out groups that would be empty: bare tensordict would show them."""
+    for key in sorted(plan.groups, key=len, reverse=True):
+        below = any(len(other) > len(key) and other[: len(key)] == key for other in plan.groups)
+        group = plan.groups[key]
+        if key and not group.stored and not below and group.attrs is None:
+            del plan.groups[key]
+
+
+def _record_role(name: str, stored: Stored, role: str, node: Node, *, cf: bool) -> None:
+    """Say what the engine would not see: marked arrays are coordinates unless they say otherwise, others are data.
+
+    With `cf` coordinates are named in CF's attribute, which cannot name all.
+    """
+    marked = stored.stack or stored.form in {"json", "ragged"}
+    dims = {str(dim) for variable in node.variables.values() for dim in variable.dims}
+    is_index = stored.variable.dims == (name,)
+    if marked and role == "data":
+        stored.record["role"] = "data"
+    if role == "coord" and not is_index and (not cf or " " in name or name in dims):
+        stored.record["role"] = "coord"
+
+
+def _record_batch(plan: WritePlan, source: Source) -> None:
+    """With ``layout="xarray"``: tensordict's record where bare tensordict can honour it, else the engine's."""
+    if _honest(plan, source):
+        for key, group in plan.groups.items():
+            group.batch_record = record_of(source.batches.get(key, source.batches[()]))
+        return
+    bare = source.flat.copy(deep=False)
+    bare.encoding = {}
+    if plan.format == "hdf5":
+        bare.encoding = {"unlimited_dims": source.flat.encoding.get("unlimited_dims", ())}
+    named = {key: tuple(dim or "" for dim in dims) for key, dims in source.flat_batches.items()}
+    recorded = set_record_if_needed(bare, named) if source.flat.sizes else bare
+    root = plan.groups[()]
+    if BATCH_DIMS_ATTR in recorded.attrs:
+        root.attrs = {**(root.attrs or {}), BATCH_DIMS_ATTR: recorded.attrs[BATCH_DIMS_ATTR]}
+
+
+def _honest(plan: WritePlan, source: Source) -> bool:
+    """Whether bare tensordict would open the arrays as they are, and read what they mean."""
+    for key, group in plan.groups.items():
+        batch = source.batches.get(key, source.batches[()])
+        for name, stored in group.stored.items():
+            variable = stored.variable
+            if stored.form != "array" or variable.dtype.kind not in "biufc" or not variable.dtype.isnative:
+                return False
+            if {"scale_factor", "add_offset", "_Unsigned"} & {*variable.encoding, *variable.attrs}:
+                return False
+            if source.classes[(*key, name)] != "batched" or variable.shape[: len(batch.sizes)] != batch.sizes:
+                return False
+    return bool(source.batches[()].sizes)

@@ -1,0 +1,154 @@
+"""New values for an array that is there: encoded exactly as the array is, or refused before a byte is written."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from xarray.conventions import decode_cf_variable, encode_cf_variable
+
+from ..core.metadata import ARRAY_ATTR, own_array_record
+from .stored_form import NS_UNITS, map_values, nanoseconds
+
+_CODED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"})
+_TEXT = "UTO"
+
+
+def check_same(name: str, new: xr.Variable, there: xr.Variable, where: str) -> None:
+    """Raise ``ValueError`` unless `new` has the dims and the dtype of what is there; sizes are not compared."""
+    if new.dims != there.dims:
+        raise ValueError(
+            f"{where}: variable {name!r} has dims {list(there.dims)} there, found {list(new.dims)}; transpose or "
+            "rename the dims"
+        )
+    kinds = new.dtype.kind, there.dtype.kind
+    text = all(kind in _TEXT for kind in kinds)
+    times = kinds[0] == kinds[1] and kinds[0] in "mM"
+    if kinds == ("S", "S") or text or times:
+        return
+    if new.dtype.name != there.dtype.name:
+        raise ValueError(
+            f"{where}: variable {name!r} has dtype {there.dtype} there, found {new.dtype}; convert it with "
+            f".astype({there.dtype.name!r}) if nothing is lost by that"
+        )
+
+
+def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
+    """The values of `new` as `array` stores them, its axes in the order of the array.
+
+    Parameters
+    ----------
+    new
+        Decoded, in memory or held by dask.
+    there
+        The variable that the engine makes of the array.
+
+    Raises
+    ------
+    ValueError
+        For values that the array cannot hold exactly: times between its units, strings longer than its own.
+    """
+    attrs = dict(array.attrs)
+    kind = new.dtype.kind
+    if kind in "mM":
+        fitted = _times(name, new, there, array, attrs, where)
+    elif kind in "UTOS":
+        fitted = _text(name, new, array, where)
+    elif _CODED & set(attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
+        fitted = _encoded(name, new, there, array, where)
+    else:
+        fitted = new
+    order = own_array_record(attrs.get(ARRAY_ATTR)).get("order")
+    return fitted if order is None else _in_stored_order(fitted, order)
+
+
+def _in_stored_order(variable: xr.Variable, order: list[int]) -> xr.Variable:
+    axes = [order.index(axis) for axis in range(len(order))]
+    numbered = xr.Variable(range(variable.ndim), variable._data, fastpath=True).transpose(*axes)
+    return xr.Variable([variable.dims[axis] for axis in axes], numbered._data, variable.attrs, fastpath=True)
+
+
+def _times(
+    name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], attrs: dict[str, Any], where: str
+) -> xr.Variable:
+    dtype = there.dtype
+    if there.dtype != new.dtype:
+        new = map_values(new, lambda values: _exactly(values, dtype, name, where), dtype)
+    if array.dtype.kind in "mM":
+        stored = np.dtype(array.dtype)
+        return map_values(new, lambda values: _exactly(values, stored, name, where), stored)
+    if array.dtype == np.dtype("int64") and attrs.get("units") in (NS_UNITS, "nanoseconds"):
+        return map_values(new, lambda values: nanoseconds(values, name), np.dtype("int64"))
+    return _encoded(name, new, there, array, where)
+
+
+def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, where: str) -> np.ndarray[Any, Any]:
+    converted = values.astype(dtype)
+    if not np.array_equal(converted.astype(values.dtype), values, equal_nan=True):
+        raise ValueError(
+            f"{where}: variable {name!r} has the resolution {dtype} there, and the new times are finer "
+            f"({values.dtype}); round "
+            f"them, or write to a new store"
+        )
+    return converted
+
+
+def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
+    """Encode with the packing, units and fill value of the array, and check that times come back as they were."""
+    words = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar", "dtype")
+    encoding = {word: there.encoding[word] for word in words if word in there.encoding}
+    held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
+    bare = xr.Variable(held.dims, held._data, {}, encoding, fastpath=True)
+    with warnings.catch_warnings():
+        # xarray warns where it takes other units than those of the array, which is refused below
+        warnings.simplefilter("ignore", UserWarning)
+        coded = encode_cf_variable(bare, name=name)
+    if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array):
+        raise ValueError(
+            f"{where}: variable {name!r} is stored as {array.dtype} in the units {encoding.get('units')!r}, which "
+            "cannot hold the "
+            f"new times exactly; round them, or write to a new store"
+        )
+    if coded.dtype != array.dtype:
+        target = np.dtype(array.dtype)
+        coded = map_values(coded, lambda values: values.astype(target), target)
+    return coded
+
+
+def _comes_back(name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Array[Any]) -> bool:
+    """Whether encoded times are decoded by the units of the array to what they were: xarray may choose others."""
+    stored = np.asarray(coded.values)
+    held = stored.astype(array.dtype)
+    if not np.array_equal(held.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
+        return False
+    decoded = decode_cf_variable(
+        name, xr.Variable(new.dims, held, dict(array.attrs)), decode_timedelta=new.dtype.kind == "m"
+    )
+    return decoded.dtype.kind == new.dtype.kind and np.array_equal(
+        np.asarray(decoded.values), np.asarray(new.values), equal_nan=True
+    )
+
+
+def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
+    stored = np.dtype(array.dtype)
+    if stored.kind not in "US":
+        return (
+            new
+            if new.dtype.kind != "O" or new.chunks is not None
+            else new.copy(data=np.asarray(new.values, dtype=object))
+        )
+
+    def convert(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found = values.astype(stored.kind)
+        if found.dtype.itemsize > stored.itemsize:
+            raise ValueError(
+                f"{where}: variable {name!r} has strings of at most {stored} there, and the new ones are longer "
+                f"({found.dtype}); "
+                f"write to a new store, with strings of any length (.astype(object))"
+            )
+        return found.astype(stored)
+
+    return map_values(new, convert, stored)

@@ -1,0 +1,239 @@
+"""Change a zarr store that is there: append along a dim, write to a region, overwrite and add variables.
+
+Everything is checked against the store before the first byte is written. Arrays are resized and written with zarr, so
+that stores without dimension names (tensordict's own) can be appended to; new arrays are created through xarray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+import zarr
+
+from ..core.model import GroupBatch, Key
+from .plan import Source
+from .stored_form import Layout
+from .zarr_add import add_variables
+from .zarr_create import create_store, joined
+from .zarr_target import ZarrTarget
+from .zarr_there import Change, There, check_sizes, finish_update, open_there, plan_region, settle_lazy, write_change
+from .zarr_writer import ZarrOptions
+
+Slices = Mapping[str, slice]
+
+
+def update_store(
+    source: Source,
+    target: ZarrTarget,
+    options: ZarrOptions,
+    layout: Layout,
+    *,
+    mode: str | None,
+    append_dim: Hashable | None,
+    region: Any,
+    zarr_format: int | None,
+) -> Any:
+    """Append, write to a region, or overwrite and add, as ``Dataset.to_zarr`` does with the same arguments.
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        For what does not fit the store; nothing has been written.
+    FileNotFoundError
+        Where there is no store.
+    """
+    _check_arguments(target, mode, append_dim, region)
+    group = target.group()
+    if group is None:
+        if mode in {"a", "a-"} and append_dim is None:
+            return create_store(source, target, options, layout, replace=False, zarr_format=zarr_format)
+        raise FileNotFoundError(f"{target.name}: there is no zarr group to change; write one first, with mode='w'")
+    if zarr_format is not None and zarr_format != group.metadata.zarr_format:
+        raise ValueError(
+            f"{target.name}: zarr_format={zarr_format} was given, and the store has zarr format "
+            f"{group.metadata.zarr_format}"
+        )
+    options = replace(options, zarr_format=int(group.metadata.zarr_format))
+    there = open_there(target, options)
+    settle_lazy(source, target)
+    if append_dim is None and region is None:
+        return add_variables(source, there, target, options, layout, mode=str(mode))
+    if append_dim is not None:
+        added = _check_append(source, there, str(append_dim))
+        change = _appended(source, there, str(append_dim))
+    else:
+        slices = _resolve_region(source, there, region)
+        added, change = 0, _region(source, there, slices)
+    delayed = write_change(change, there, compute=options.compute)
+    batches = _grown(there, str(append_dim), added)
+    finish_update(there, batches, target, options)
+    return None if options.compute else joined(delayed)
+
+
+def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable | None, region: Any) -> None:
+    if target.kind == "zip":
+        raise ValueError(
+            f"{target.description}: a zip file cannot be changed in place; unpack it, change the folder, and write "
+            "it again with "
+            f"mode='w'"
+        )
+    if append_dim is not None and region is not None:
+        raise ValueError(f"expected append_dim or region, found both: append_dim={append_dim!r}, region={region!r}")
+    if append_dim is not None and mode not in {None, "a", "a-"}:
+        raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
+    if region is not None and mode not in {None, "a", "r+"}:
+        raise ValueError(f"region goes with mode='r+', 'a' or none, found mode={mode!r}")
+
+
+# -- append ------------------------------------------------------------------------------------------------------------
+
+
+def _check_append(source: Source, there: There, dim: str) -> int:
+    """Check that the new rows fit all that has the dim; returns how many there are."""
+    old, new = there.ds, source.flat
+    if dim not in old.sizes:
+        raise ValueError(
+            f"{there.where}: append_dim={dim!r} is no dim there; the dims are: {sorted(map(str, old.sizes))}"
+        )
+    if dim not in new.sizes:
+        raise ValueError(f"append_dim={dim!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}")
+    lacking = [str(name) for name, v in old.variables.items() if dim in v.dims and name not in new.variables]
+    if lacking:
+        raise ValueError(
+            f"{there.where}: {lacking[:5]} have the dim {dim!r} there and are not in the dataset, so their rows "
+            "would be missing; "
+            f"add them"
+        )
+    unknown = [str(name) for name, v in new.variables.items() if name not in old.variables and dim in v.dims]
+    if unknown:
+        raise ValueError(
+            f"{there.where}: {unknown[:5]} are not there, so their rows before these would be missing; drop them, or "
+            "write to a new "
+            f"store"
+        )
+    for name, variable in new.variables.items():
+        if dim in variable.dims:
+            check_sizes(str(name), variable, old.variables[name], {dim: None}, there.where)
+    return int(new.sizes[dim])
+
+
+def _appended(source: Source, there: There, dim: str) -> Change:
+    change = Change()
+    for key, node in source.nodes.items():
+        for local, variable in node.variables.items():
+            name, flat = node.names[local], source.flat.variables[node.names[local]]
+            if dim not in flat.dims:
+                continue
+            old = there.ds.variables[name]
+            axis = flat.dims.index(dim)
+            start = old.shape[axis]
+            stop = start + variable.shape[axis]
+            where = tuple(
+                slice(start, stop) if number == axis else slice(0, size) for number, size in enumerate(old.shape)
+            )
+            shape = tuple(stop if number == axis else size for number, size in enumerate(old.shape))
+            plan_region(change, there, (*key, local), name, variable, where, shape)
+    return change
+
+
+# -- region ------------------------------------------------------------------------------------------------------------
+
+
+def _resolve_region(source: Source, there: There, region: Any) -> dict[str, slice]:
+    """The region as slices; "auto" is looked up in the index coordinates.
+
+    Raises
+    ------
+    ValueError
+        For dims that are not there, slices with a step, coordinates that are not found in one piece.
+    """
+    new, old = source.flat, there.ds
+    asked = dict.fromkeys(map(str, new.dims), "auto") if region == "auto" else region
+    if not isinstance(asked, Mapping):
+        raise TypeError(f"region: expected slices by dim, or 'auto', found {region!r}")
+    found: dict[str, slice] = {}
+    for dim, part in asked.items():
+        if dim not in new.dims or dim not in old.sizes:
+            raise ValueError(
+                f"region: {dim!r} is no dim of both the dataset {sorted(map(str, new.dims))} and the store "
+                f"{sorted(map(str, old.sizes))}"
+            )
+        if isinstance(part, str) and part == "auto":
+            part = _by_coordinate(new, old, str(dim), there.where)
+        if not isinstance(part, slice) or part.step not in {1, None}:
+            raise ValueError(f"region: expected a slice without a step for {dim!r}, found {part!r}")
+        start, stop, _ = part.indices(int(old.sizes[dim]))
+        if stop - start != new.sizes[dim]:
+            raise ValueError(
+                f"region: {dim!r} has size {new.sizes[dim]} in the dataset, and {part} is {max(stop - start, 0)} long"
+            )
+        found[str(dim)] = slice(start, stop)
+    return found
+
+
+def _by_coordinate(new: xr.Dataset, old: xr.Dataset, dim: str, where: str) -> slice:
+    if dim not in new.variables or dim not in old.variables:
+        return slice(0, int(new.sizes[dim]))
+    positions = pd.Index(old.variables[dim].values).get_indexer(pd.Index(new.variables[dim].values))
+    if (positions == -1).any():
+        missing = new.variables[dim].values[positions == -1]
+        raise ValueError(
+            f"{where}: region='auto': {missing[:3]} are not among the values of the coordinate {dim!r} there"
+        )
+    if (np.diff(positions) != 1).any():
+        raise ValueError(
+            f"{where}: region='auto': the values of {dim!r} are not one contiguous part of the coordinate there"
+        )
+    return slice(int(positions[0]), int(positions[-1]) + 1)
+
+
+def _region(source: Source, there: There, region: Slices) -> Change:
+    change = Change()
+    unknown = [str(name) for name in source.flat.variables if name not in there.ds.variables]
+    if unknown:
+        raise ValueError(f"{there.where}: {unknown[:5]} are not there, and a region cannot add variables; drop them")
+    sizes = {dim: part.stop - part.start for dim, part in region.items()}
+    for key, node in source.nodes.items():
+        for local, variable in node.variables.items():
+            name = node.names[local]
+            flat, old = source.flat.variables[name], there.ds.variables[name]
+            # an index says where things are: it is not changed by what is written there
+            if not set(region) & set(map(str, flat.dims)) or flat.dims == (name,):
+                continue
+            check_sizes(name, flat, old, sizes, there.where)
+            where = tuple(region.get(str(dim), slice(0, size)) for dim, size in zip(old.dims, old.shape, strict=True))
+            array = there.member((*key, local))
+            if array is not None and variable.chunks is not None:
+                _check_edges(name, where, array, there.where)
+            plan_region(change, there, (*key, local), name, variable, where, None)
+    return change
+
+
+def _check_edges(name: str, where: tuple[slice, ...], array: zarr.Array[Any], store: str) -> None:
+    """Refuse a region of dask that cuts a chunk: of two workers that write to one chunk, one may lose."""
+    for axis, (part, size, chunk) in enumerate(zip(where, array.shape, array.shards or array.chunks, strict=True)):
+        if part.start % chunk or (part.stop % chunk and part.stop != size):
+            raise ValueError(
+                f"{store}: the region {part.start}:{part.stop} of {name!r} along axis {axis} cuts the chunks of the "
+                "store, which are "
+                f"{chunk} long, and dask may write from several workers; choose a region of whole chunks, or load "
+                "the dataset"
+            )
+
+
+def _grown(there: There, dim: str, added: int) -> dict[Key, GroupBatch]:
+    """The batch of each group after an append."""
+    return {
+        key: GroupBatch(
+            batch.dims,
+            tuple(size + added if name == dim else size for name, size in zip(batch.dims, batch.sizes, strict=True)),
+            batch.evidence,
+            batch.reason,
+        )
+        for key, batch in there.inference.groups.items()
+    }
