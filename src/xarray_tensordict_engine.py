@@ -133,7 +133,28 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         use_zarr_fill_value_as_mask: bool | None = None,
         filled: bool = True,
     ) -> xr.Dataset:
-        """Open a store as one Dataset; see the class for the parameters."""
+        """Open a store as one Dataset.
+
+        Parameters
+        ----------
+        group
+            Open this group as the root.
+        nested
+            True: show all nested groups as variables ``"group/name"``; False: none; None: those that follow the batch
+            of the root, or have no batch of their own.
+        batch_dims
+            Names, or a count, of the dims that are the batch; None infers them.
+        dims
+            Names for axes: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``.
+        allow_pickle
+            Load pickled non-tensor entries. Loading a pickle can run any code.
+        consolidated, storage_options, zarr_format, use_zarr_fill_value_as_mask
+            As in ``xr.open_zarr``.
+        filled
+            Trim a checkpoint of a replay buffer to the rows that have been filled.
+        drop_variables, mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
+            As in ``xr.open_dataset``.
+        """
         arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
         from xarray_tensordict.opening.datasets import open_flat
 

@@ -167,7 +167,7 @@ def test_it_comes_back_as_it_was(path, layout, zarr_format):
 
 # -- any Dataset -------------------------------------------------------------------------------------------------------
 
-PROPERTY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @FORMATS
@@ -808,6 +808,15 @@ def test_mode_a_adds_and_overwrites(path, layout, zarr_format):
     assert_gives_back(path, expected)
     if layout == "tensordict":
         assert_bare_tensordict_reads(path, expected)
+
+
+def test_what_is_added_may_be_read_from_the_rest_of_the_store(path):
+    era().td.to_zarr(path)
+    ds = xr.open_dataset(path, engine="tensordict", chunks={})
+    ds.assign(double=ds["t2m"] * 2)[["double"]].td.to_zarr(path, mode="a")
+    np.testing.assert_array_equal(reopened(path)["double"], era()["t2m"] * 2)
+    with pytest.raises(ValueError, match="dask would read"):
+        (ds[["t2m"]] * 2).td.to_zarr(path, mode="a")
 
 
 def test_mode_r_plus_overwrites_only(path):

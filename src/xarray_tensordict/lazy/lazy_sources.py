@@ -7,7 +7,7 @@ of both are read here and nowhere else.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ _INNER = (
 _DEEPEST = 40
 
 
-def stores_of(variable: xr.Variable) -> list[Any]:
-    """The zarr stores, and the paths of HDF5 files, that the values of a variable come from."""
+def sources_of(variable: xr.Variable) -> list[Any]:
+    """The zarr arrays, and the paths of HDF5 files, that the values of a variable come from."""
     data: Any = variable._data
     found: list[Any] = []
     seen: set[int] = set()
@@ -51,7 +51,7 @@ def _walk(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
         return
     seen.add(id(value))
     if isinstance(value, zarr.Array):
-        found.append(value.store)
+        found.append(value)
         return
     path = getattr(value, "_filename", None) or getattr(value, "_path", None)
     if isinstance(path, str | os.PathLike) and not isinstance(value, xr.Variable):
@@ -72,12 +72,21 @@ def _parts(value: Any) -> Iterator[Any]:
                 yield inner
 
 
-def reads_from(variable: xr.Variable, target: ZarrTarget) -> bool:
-    """Whether the values of a variable come, still unread, from the store at `target`."""
-    return any(_same(store, target) for store in stores_of(variable))
+def reads_from(variable: xr.Variable, target: ZarrTarget, written: Collection[str] | None = None) -> bool:
+    """Whether the values of a variable come, still unread, from the store at `target`.
+
+    Parameters
+    ----------
+    written
+        Paths in the store: only what is read from these counts.
+    """
+    return any(_same(source, target, written) for source in sources_of(variable))
 
 
-def _same(store: Any, target: ZarrTarget) -> bool:
+def _same(source: Any, target: ZarrTarget, written: Collection[str] | None) -> bool:
+    store = source.store if isinstance(source, zarr.Array) else source
+    if written is not None and isinstance(source, zarr.Array) and source.path not in written:
+        return False
     if target.path is not None:
         path = store if isinstance(store, Path) else getattr(store, "root", getattr(store, "path", None))
         return isinstance(path, str | os.PathLike) and _overlap(Path(path), target.path)

@@ -44,8 +44,11 @@ def open_persistent(
     batch_dims
         Names, or a count, of the batch dims; by default they are inferred.
     **engine_keywords
-        The parameters of the engine and of ``xr.open_dataset``: ``group``, ``nested``, ``dims``, ``drop_variables``,
-        ``mask_and_scale``, ``decode_times``, ``chunks``, ``storage_options``, ...
+        The parameters of the engine: ``group`` (open this group as the root), ``nested`` (True: show all nested groups,
+        False: none), ``dims`` (names for axes), ``allow_pickle`` (load pickled entries, which can run any code),
+        ``filled`` (trim a replay buffer to its filled rows), ``consolidated``, ``storage_options``,
+        ``use_zarr_fill_value_as_mask``; and those of ``xr.open_dataset``: ``drop_variables`` (leave variables, or a
+        group, out), ``mask_and_scale``, ``decode_times``, ``chunks``, ...
 
     Returns
     -------

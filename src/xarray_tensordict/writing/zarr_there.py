@@ -92,8 +92,8 @@ def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
     return There(ds, infer_dataset(ds), root, target.name, is_consolidated(target, options))
 
 
-def settle_lazy(source: Source, target: ZarrTarget) -> None:
-    """Load what would be read from the store while it is written; dask arrays that do so are refused.
+def settle_lazy(source: Source, there: There, target: ZarrTarget) -> None:
+    """Load what would be read from arrays while they are written; dask arrays that do so are refused.
 
     Raises
     ------
@@ -101,9 +101,10 @@ def settle_lazy(source: Source, target: ZarrTarget) -> None:
         For variables that dask would read from the store.
     """
     refused = []
+    written = {"/".join((*target.prefix, str(name))) for name in source.flat.variables if name in there.ds.variables}
     for node in source.nodes.values():
         for name, variable in node.variables.items():
-            if not reads_from(variable, target):
+            if not reads_from(variable, target, written):
                 continue
             if variable.chunks is not None:
                 refused.append(node.names[name])

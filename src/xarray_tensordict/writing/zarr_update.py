@@ -60,7 +60,7 @@ def update_store(
         )
     options = replace(options, zarr_format=int(group.metadata.zarr_format))
     there = open_there(target, options)
-    settle_lazy(source, target)
+    settle_lazy(source, there, target)
     if append_dim is None and region is None:
         return add_variables(source, there, target, options, layout, mode=str(mode))
     if append_dim is not None:
