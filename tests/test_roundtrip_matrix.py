@@ -3,7 +3,7 @@
 Each cell says what is expected, and the reasons that only a part, or nothing, is read are stated once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import xarray as xr
 import zarr
 from tensordict import PersistentTensorDict, TensorDict
 
+import corpus
+import twins
 from xarray_tensordict.testing import assert_same_tensordict
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what the other libraries warn of is theirs to judge
@@ -255,3 +257,53 @@ def test_who_reads_what_whom_has_written(tmp_path, writer, reader, form, content
         return
     WRITERS[writer](ds, path, form)
     assert READERS[reader](ds, path, form) == expected
+
+
+# -- every store of the corpora ----------------------------------------------------------------------------------------
+
+TARGETS = {"zarr2": "a2.zarr", "zarr3": "a3.zarr", "hdf5": "a.h5"}
+
+
+def every_store() -> Iterator[Any]:
+    for name in corpus.CASE_NAMES:
+        if corpus.CASES is not None:
+            yield pytest.param(getattr(corpus.CASES, name), id=f"{name[:7]}-original")
+        for form, make in twins.twins_of(name).items():
+            yield pytest.param(make, id=f"{name[:7]}-{form}")
+    for name in corpus.real_stores():
+        yield pytest.param(lambda folder, name=name: corpus.REAL / name, id=name)
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+@pytest.mark.parametrize("make", list(every_store()))
+def test_this_package_gives_back_every_store_that_it_opens(make, tmp_path, layout):
+    (tmp_path / "source").mkdir()
+    with xr.open_dataset(make(tmp_path / "source"), engine="tensordict") as opened:
+        ds = opened.isel({dim: slice(0, 5) for dim in opened.dims}).load()
+    for form, name in TARGETS.items():
+        reason = _refused(ds, form, layout)
+        if reason is not None:
+            with pytest.raises((TypeError, ValueError), match=reason):
+                WRITERS["ours" if layout == "tensordict" else "ours for xarray"](ds, tmp_path / name, form)
+            continue
+        WRITERS["ours" if layout == "tensordict" else "ours for xarray"](ds, tmp_path / name, form)
+        with xr.open_dataset(tmp_path / name, engine="tensordict", nested=True) as again:
+            again.load()
+            ragged = [name for name, v in ds.variables.items() if _is_ragged(v)]
+            xr.testing.assert_identical(again.drop_vars(ragged), ds.drop_vars(ragged))
+            assert again.td.batch_dims == ds.td.batch_dims
+            assert_same_tensordict(again.td.to_tensordict(), ds.td.to_tensordict())
+
+
+def _refused(ds: xr.Dataset, form: str, layout: str) -> str | None:
+    """What is refused, with what the message has to say."""
+    if any(_is_ragged(v) for v in ds.variables.values()) and (form, layout) != ("hdf5", "tensordict"):
+        return "to_h5" if form != "hdf5" else "layout='tensordict'"
+    objects = [v.values.ravel()[0] for v in ds.variables.values() if v.dtype.kind == "O" and v.size]
+    if layout == "tensordict" and any(type(item).__module__.startswith("cftime") for item in objects):
+        return "holds cftime dates"
+    return None
+
+
+def _is_ragged(variable: xr.Variable) -> bool:
+    return variable.dtype.kind == "O" and any(isinstance(item, np.ndarray) for item in variable.values.ravel())

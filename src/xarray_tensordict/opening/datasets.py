@@ -98,8 +98,9 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
         ds = _dataset(variables, coords, attrs, group.unlimited_dims)
         if layout.inference is not None and (options.batch_dims is not None or layout.groups[key].recorded is not None):
             batch = layout.inference.groups.get(key)
-            if batch is not None:
-                ds = set_record_if_needed(ds, {(): name_batch(batch)})
+            own = [] if batch is None else [dim for dim in name_batch(batch) if dim in ds.dims]
+            if own and batch is not None and len(own) == len(batch.sizes):
+                ds = set_record_if_needed(ds, {(): own})
         datasets[group_name(key)] = ds
     _tell(store, layout, datasets["/"], {})
     return datasets

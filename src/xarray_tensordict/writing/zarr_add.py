@@ -72,7 +72,15 @@ def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOpti
             if group.batch_record is not None and (BATCH_ATTR in there.root.attrs or not there.ds.variables):
                 attrs[BATCH_ATTR] = group.batch_record
             whole = ds.reset_coords(named).assign_attrs(attrs)
-            written = write_group(whole, group, target.store, (*target.prefix, *key), options, mode="a")
+            before, held = set(node.keys()), dict(node.attrs)
+            try:
+                written = write_group(whole, group, target.store, (*target.prefix, *key), options, mode="a")
+            except BaseException:
+                # an array that was created and not filled would pass for one of fill values
+                for name in set(node.keys()) - before:
+                    del node[name]
+                node.attrs.put(held)
+                raise
             delayed += [] if options.compute else [written]
     return delayed
 

@@ -93,7 +93,9 @@ def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
 
 
 def settle_lazy(source: Source, there: There, target: ZarrTarget) -> None:
-    """Load what would be read from arrays while they are written; dask arrays that do so are refused.
+    """Load what would be read from arrays while they are written; data of dask that would is refused.
+
+    Coordinates come along with whatever is written, and are small: they are always loaded.
 
     Raises
     ------
@@ -106,7 +108,7 @@ def settle_lazy(source: Source, there: There, target: ZarrTarget) -> None:
         for name, variable in node.variables.items():
             if not reads_from(variable, target, written):
                 continue
-            if variable.chunks is not None:
+            if variable.chunks is not None and name not in node.coords:
                 refused.append(node.names[name])
                 continue
             loaded = xr.Variable(variable.dims, variable.values, variable.attrs, fastpath=True)
@@ -167,7 +169,21 @@ def _patched(
 
 
 def write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
-    """Resize, then write: what is in memory at once, dask arrays as one graph."""
+    """Resize, then write: what is in memory at once, dask arrays as one graph.
+
+    Where that fails, arrays that were grown get their old shape back, so that no row of it passes for data.
+    """
+    grown = [(array, tuple(array.shape)) for array, shape, *_ in change.regions if shape is not None]
+    try:
+        return _write_change(change, there, compute=compute)
+    except BaseException:
+        with quiet():
+            for array, shape in grown:
+                array.resize(shape)
+        raise
+
+
+def _write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
     sources, targets, regions = [], [], []
     with quiet():
         for array, shape, where, variable in change.regions:
@@ -180,17 +196,18 @@ def write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
             sources.append(_aligned(variable.data, where, array.shards or array.chunks))
             targets.append(array)
             regions.append(where)
+        stored = []
+        if sources:
+            import dask.array
+
+            store: Any = dask.array.store
+            stored = [store(sources, targets, regions=regions, lock=False, compute=compute)]
+        # last, since a dask graph can fail while it is computed
         if change.texts:
             from ..core.json_texts import rewrite_texts
 
             rewrite_texts(change.texts, there)
-        if not sources:
-            return []
-        import dask.array
-
-        store: Any = dask.array.store
-        stored = store(sources, targets, regions=regions, lock=False, compute=compute)
-    return [] if compute else [stored]
+    return [] if compute else stored
 
 
 def _aligned(data: Any, where: tuple[slice, ...], chunks: tuple[int, ...]) -> Any:

@@ -109,6 +109,12 @@ def _check_append(source: Source, there: There, dim: str) -> int:
             "would be missing; "
             f"add them"
         )
+    for name, variable in old.variables.items():
+        if dim in variable.dims and dim not in new.variables[name].dims:
+            raise ValueError(
+                f"{there.where}: variable {name!r} has dims {list(variable.dims)} there, found "
+                f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {dim!r}"
+            )
     unknown = [str(name) for name, v in new.variables.items() if name not in old.variables and dim in v.dims]
     if unknown:
         raise ValueError(

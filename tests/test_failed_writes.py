@@ -1,0 +1,64 @@
+"""A write that fails leaves the store as it was: nothing half-written passes for data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from tensordict import TensorDict
+
+import xarray_tensordict  # noqa: F401 - registers ds.td
+
+
+def fails(block: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+FAILING = da.map_blocks(fails, da.zeros(4, chunks=2), dtype="f8", meta=np.zeros(0))
+
+
+@pytest.fixture
+def base() -> xr.Dataset:
+    return xr.Dataset({"a": ("time", np.arange(4.0)), "q": ("time", np.arange(4.0)), "lut": ("x", np.arange(3.0))})
+
+
+@pytest.mark.parametrize(
+    "changed", [((), 9.0), ("x", np.arange(3.0)), ((), "text")], ids=["scalar", "other dim", "text"]
+)
+def test_an_append_whose_variable_lost_the_dim_is_refused(tmp_path: Path, base: xr.Dataset, changed: Any) -> None:
+    base.td.to_zarr(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match=r"'q' has dims \['time'\] there"):
+        base.assign(q=changed).td.to_zarr(tmp_path / "a.zarr", append_dim="time")
+    xr.testing.assert_identical(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load(), base)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+class TestAGraphThatFails:
+    def test_while_appending(self, tmp_path: Path, base: xr.Dataset, zarr_format: Any, layout: Any) -> None:
+        base.td.to_zarr(tmp_path / "a.zarr", zarr_format=zarr_format, layout=layout)
+        with pytest.raises(RuntimeError, match="boom"):
+            base.assign(a=("time", FAILING)).td.to_zarr(tmp_path / "a.zarr", append_dim="time")
+        xr.testing.assert_identical(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load(), base)
+        if layout == "tensordict":
+            assert TensorDict.from_zarr(tmp_path / "a.zarr").batch_size == (4,)
+
+    def test_while_adding_a_variable(self, tmp_path: Path, base: xr.Dataset, zarr_format: Any, layout: Any) -> None:
+        base.td.to_zarr(tmp_path / "a.zarr", zarr_format=zarr_format, layout=layout)
+        with pytest.raises(RuntimeError, match="boom"):
+            base.assign(z=("time", FAILING)).td.to_zarr(tmp_path / "a.zarr", mode="a")
+        xr.testing.assert_identical(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load(), base)
+
+
+@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
+def test_a_node_without_the_batch_of_its_parent_comes_back_as_it_was(
+    tmp_path: Path, base: xr.Dataset, writer: str
+) -> None:
+    tree = xr.DataTree.from_dict({"/": base, "/d": xr.Dataset({"z": ("k", np.arange(2))})})
+    getattr(tree.td, writer)(tmp_path / "tree")
+    found = xr.open_datatree(tmp_path / "tree", engine="tensordict").load()
+    xr.testing.assert_identical(found, tree)
