@@ -7,7 +7,7 @@ get the same answer. The rules for one group are in :mod:`.batch_rules`; this mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
@@ -183,6 +183,7 @@ class _Tree:
         record = self.recorded.get(key)
         if record is None:
             return None
+        record = _named_by_parent(record, parent)
         ballot = self.ballot(key)
         if not ballot.voters or record.sizes is None:
             below = tuple(info for info in self.arrays if info.key[: len(key)] == key)
@@ -238,6 +239,15 @@ class _Tree:
 
     def _has_voters(self, key: Key) -> bool:
         return bool(self.ballot(key).voters) or any(self._has_voters(child) for child in self.children[key])
+
+
+def _named_by_parent(record: RecordedBatch, parent: GroupBatch | None) -> RecordedBatch:
+    """The record with the names of the group above for the axes it shares: another dim may have the same size."""
+    if parent is None or record.sizes is None or record.sizes[: len(parent.sizes)] != parent.sizes:
+        return record
+    own = record.names or (None,) * len(record.sizes)
+    above = (*parent.dims, *(None,) * len(own))
+    return replace(record, names=tuple(name or other for name, other in zip(own, above, strict=False)))
 
 
 def _agree(one: GroupBatch, other: GroupBatch, axis: int) -> bool:
