@@ -56,7 +56,7 @@ def test_what_has_no_value_is_left_out_by_name_and_the_rest_stays(path, tmp_path
         "attribute 'region' is a region reference",
         "attribute 'blob' is opaque (3 bytes)",
     }
-    assert ("''", "attribute 'palette' is an object reference") in reasons
+    assert ("'/'", "attribute 'palette' is an object reference") in reasons
     assert len(reasons) == 11
 
 

@@ -98,7 +98,7 @@ class RecordedBatch:
 
     sizes: tuple[int, ...] | None
     names: tuple[str | None, ...] | None
-    in_front: frozenset[str] = frozenset()
+    in_front: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass
