@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.json_texts import merge_unbatched
 from ..core.metadata import BATCH_ATTR
 from ..core.model import GroupBatch, Key
 from .additions import plan_added
+from .json_texts import merge_unbatched
 from .plan import Source, WritePlan
 from .stored_form import Layout
 from .zarr_create import joined

@@ -12,7 +12,7 @@ from typing import Any
 
 import zarr
 
-from ..lazy.lazy_sources import refuse_reading_from
+from .lazy_sources import refuse_reading_from
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced, swap
 from .stored_form import Layout

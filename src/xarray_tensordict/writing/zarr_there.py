@@ -15,9 +15,9 @@ from ..core.model import GroupBatch, Inference, Key
 from ..dataset.describe import key_of
 from ..dataset.entries import td_names
 from ..dataset.record import infer_dataset
-from ..lazy.lazy_sources import reads_from
 from ..opening.datasets import OpenOptions, open_flat
 from ..stores.zarr_store import ZarrGroupStore
+from .lazy_sources import reads_from
 from .plan import Source
 from .store_fit import check_same, fit
 from .stored_form import contiguous
@@ -204,7 +204,7 @@ def _write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
             stored = [store(sources, targets, regions=regions, lock=False, compute=compute)]
         # last, since a dask graph can fail while it is computed
         if change.texts:
-            from ..core.json_texts import rewrite_texts
+            from .json_texts import rewrite_texts
 
             rewrite_texts(change.texts, there)
     return [] if compute else stored

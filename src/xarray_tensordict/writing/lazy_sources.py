@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from ..writing.zarr_target import ZarrTarget
+from .zarr_target import ZarrTarget
 
 _INNER = (
     "array",

@@ -10,13 +10,13 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from ..writing.plan import WritePlan
-from ..writing.stored_form import Place, store_form, to_json
-from ..writing.zarr_there import There
-from ..writing.zarr_writer import json_markers, json_variable, unbatched_object
-from .metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
-from .model import Key
-from .unbatched_entry import encode_array
+from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
+from ..core.model import Key
+from ..core.unbatched_entry import encode_array
+from .plan import WritePlan
+from .stored_form import Place, store_form, to_json
+from .zarr_there import There
+from .zarr_writer import json_markers, json_variable, unbatched_object
 
 
 def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There) -> None:
