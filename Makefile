@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format types doctest clean
+.PHONY: help install demo test test-slow lint format types doctest clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
-	@echo "make test               the tests (WORKERS=2 processes)"
+	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
+	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
 	@echo "make doctest            the examples in docstrings"
@@ -29,7 +30,10 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/demo.py $(STORE)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -274,6 +274,7 @@ def every_store() -> Iterator[Any]:
         yield pytest.param(lambda folder, name=name: corpus.REAL / name, id=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["tensordict", "xarray"])
 @pytest.mark.parametrize("make", list(every_store()))
 def test_this_package_gives_back_every_store_that_it_opens(make, tmp_path, layout):

@@ -94,6 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "xarray_suite" not in str(item.path):
             continue
+        item.add_marker(pytest.mark.slow)
         # the warnings that xarray's tests cause are xarray's to judge
         item.add_marker(pytest.mark.filterwarnings("ignore"))
         for name, reason in DIFFERENT.items():
