@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -223,3 +224,12 @@ def test_categories_are_text() -> None:
     ds = xr.Dataset({"c": ("time", pd.Categorical(["a", "b", "a"])), "y": ("time", np.zeros(3))})
     assert ds.td.to_tensordict().get("c").tolist() == ["a", "b", "a"]
     assert "'time' leads" in repr(ds.td)
+
+
+def test_chunks_of_a_store_without_names_are_those_of_dask(tmp_path: Path) -> None:
+    zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("x", data=np.zeros((10, 4)), chunks=(3, 4))
+    with h5py.File(tmp_path / "raw.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((10, 4)), chunks=(3, 4))
+    for name in ("raw.zarr", "raw.h5"):
+        with xr.open_dataset(tmp_path / name, engine="tensordict", chunks={}) as ds:
+            assert ds["x"].chunks == ((3, 3, 3, 1), (4,))

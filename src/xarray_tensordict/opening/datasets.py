@@ -330,6 +330,10 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     if preferred:
         # the reader keyed them by the recorded names
         variable.encoding["preferred_chunks"] = dict(zip(dims, preferred.values(), strict=False))
+    chunks = variable.encoding.get("chunks") or variable.encoding.get("chunksizes")
+    if not preferred and chunks and len(chunks) == len(dims):
+        # the reader had no names to key them by
+        variable.encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     if array.non_tensor:
         variable.encoding["tensordict_non_tensor"] = True
     return variable
