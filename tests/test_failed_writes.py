@@ -60,5 +60,5 @@ def test_a_node_without_the_batch_of_its_parent_comes_back_as_it_was(
 ) -> None:
     tree = xr.DataTree.from_dict({"/": base, "/d": xr.Dataset({"z": ("k", np.arange(2))})})
     getattr(tree.td, writer)(tmp_path / "tree")
-    found = xr.open_datatree(tmp_path / "tree", engine="tensordict").load()
-    xr.testing.assert_identical(found, tree)
+    with xr.open_datatree(tmp_path / "tree", engine="tensordict") as found:
+        xr.testing.assert_identical(found.load(), tree)

@@ -41,12 +41,18 @@ def lazy(store: Hdf5Store, name: str = "x") -> xr.Variable:
     return xr.Variable([f"d{axis}" for axis in range(len(array.shape))], indexing.LazilyIndexedArray(array.data))
 
 
-# the output of a test run may go to a file
-_OPEN_AT_START = frozenset(file.path for file in psutil.Process().open_files())
+_OPEN_BEFORE: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def files_open_before() -> None:
+    """The output of a test run may go to a file, and tests elsewhere may have left some open."""
+    _OPEN_BEFORE.clear()
+    _OPEN_BEFORE.update(file.path for file in psutil.Process().open_files())
 
 
 def open_paths() -> list[str]:
-    return [file.path for file in psutil.Process().open_files() if file.path not in _OPEN_AT_START]
+    return [file.path for file in psutil.Process().open_files() if file.path not in _OPEN_BEFORE]
 
 
 # What can be opened
