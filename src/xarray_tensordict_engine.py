@@ -75,7 +75,6 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     """
 
     description = "Open zarr stores and HDF5 files of tensordict, and foreign ones with their batch inferred"
-    url = "https://github.com/xarray-tensordict/xarray-tensordict"
     supports_groups = True
     # xarray asks for the signature of open_dataset alone: open_datatree shares it
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
