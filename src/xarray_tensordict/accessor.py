@@ -523,7 +523,7 @@ def _warn_shadowed(ds: xr.Dataset) -> None:
     global _shadow_warned
     if "td" in ds.variables and not _shadow_warned:
         _shadow_warned = True
-        from .core.callers import outside
+        from .callers import outside
 
         warnings.warn(
             "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "

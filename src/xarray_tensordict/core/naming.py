@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 
-from .model import ArrayInfo, GroupBatch, Inference, Key, group_name
+from .model import ArrayInfo, GroupBatch, Inference, Key
 
 Dims = tuple[str, ...]
 DimsArgument = Mapping[str | Key, Sequence[str | EllipsisType]]
@@ -305,8 +305,3 @@ def _owners(
                 owner = owner[:-1]
             owners[group, pair[0], pair[1]] = owner
     return owners
-
-
-def clash_with_ancestors(group: Key, warnings: Iterable[str]) -> list[str]:
-    """Prefix sentences with the group they speak of."""
-    return [f"group {group_name(group)!r}: {warning}" for warning in warnings]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import xarray as xr
@@ -225,14 +225,3 @@ def _check_paths(ds: xr.Dataset) -> None:
                     f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an entry "
                     f"and a nested tensordict; rename one of them"
                 )
-
-
-def describe_entry(entry: Entry) -> dict[str, Any]:
-    """What reprs say of an entry."""
-    return {
-        "name": entry.name,
-        "class": entry.entry_class,
-        "form": entry.form,
-        "shape": entry.shape,
-        "dtype": entry.variable.dtype,
-    }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from ..core.callers import outside
+from ..callers import outside
 from ..core.model import Inference
 from .record import infer_dataset, set_record_if_needed
 from .trees import flatten

@@ -13,7 +13,7 @@ from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
-from ..core.callers import outside
+from ..callers import outside
 from ..core.inference import BatchDims, infer_batch
 from ..core.model import (
     ArrayInfo,

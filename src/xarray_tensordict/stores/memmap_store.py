@@ -167,7 +167,7 @@ class MemmapStore:
         if self._told:
             return
         self._told = True
-        from ..core.callers import outside
+        from ..callers import outside
 
         last = group_name((*key, next(reversed(level.children))))
         warnings.warn(
@@ -222,7 +222,7 @@ def _filled_rows(checkpoint: Mapping[str, Any], batch: tuple[int, ...], cursor: 
         agreeing = [rows for rows in candidates if cursor is not None and cursor in (rows, rows % capacity)]
         candidates = agreeing or candidates
     if len(candidates) > 1:
-        from ..core.callers import outside
+        from ..callers import outside
 
         warnings.warn(
             f"{where}: the replay buffer holds {length} elements of batch size {list(batch)}, which are {candidates} "

@@ -15,6 +15,7 @@ from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import is_index_data, read
 from ..stores.memmap_arrays import mapped_tensor
 from .values import rows_from_numpy, tensor_from_numpy
@@ -199,7 +200,7 @@ def fill(out: Any, td: TensorDict) -> Any:
 def warn_left_out(left_out: Mapping[str, str]) -> None:
     """One warning for all variables that a tensordict cannot hold."""
     if left_out:
-        from ..core.callers import outside
+        from ..callers import outside
 
         told = "; ".join(f"{name!r}: {reason}" for name, reason in left_out.items())
         warnings.warn(f"left out of the tensordict {told}", UserWarning, stacklevel=outside())
@@ -207,18 +208,4 @@ def warn_left_out(left_out: Mapping[str, str]) -> None:
 
 def tree_to_tensordict(dt: xr.DataTree, batch_dims: BatchDims | None = None, **options: Any) -> Any:
     """Convert a DataTree to nested tensordicts, each node with its own batch."""
-    return to_tensordict(flatten_tree(dt), batch_dims, inference=infer_tree(dt, batch_dims), **options)
-
-
-def flatten_tree(dt: xr.DataTree) -> xr.Dataset:
-    """Put the variables of all nodes into one Dataset, under their paths; dims that clash are qualified."""
-    from ..dataset.trees import flatten
-
-    return flatten(dt)
-
-
-def infer_tree(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
-    """Infer the batch of every node of a DataTree."""
-    from ..dataset.trees import infer
-
-    return infer(dt, batch_dims)
+    return to_tensordict(flatten(dt), batch_dims, inference=infer(dt, batch_dims), **options)

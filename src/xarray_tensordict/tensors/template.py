@@ -45,9 +45,9 @@ class Template:
         self.source = source
         self.ds = source if isinstance(source, xr.Dataset) else xr.Dataset()
         if isinstance(source, xr.DataTree) and not local:
-            from .convert import flatten_tree
+            from ..dataset.trees import flatten
 
-            self.ds = flatten_tree(source)
+            self.ds = flatten(source)
         self.variables: dict[str, xr.Variable] = {str(name): var for name, var in self.ds.variables.items()}
         if isinstance(source, xr.DataTree) and local:
             for path, node in source.to_dict(relative=True).items():

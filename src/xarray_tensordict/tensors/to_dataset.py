@@ -191,7 +191,7 @@ def _collect(td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: lis
 
 def _warn(named: Named) -> None:
     if named.warnings:
-        from ..core.callers import outside
+        from ..callers import outside
 
         warnings.warn("; ".join(named.warnings), UserWarning, stacklevel=outside())
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
 
+from .arguments import check_choice, progress_bar
 from .encodings import check_sizes
 from .plan import Source, source_of_dataset, source_of_tree
 from .stored_form import Layout
@@ -19,70 +19,14 @@ Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 _REFUSED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"})
 
 
-def to_zarr(
-    ds: xr.Dataset,
-    store: Any,
-    *,
-    layout: Layout = "tensordict",
-    mode: ZarrMode | None = None,
-    group: str | None = None,
-    append_dim: Hashable | None = None,
-    region: Region | None = None,
-    compute: bool = True,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
-    compressors: Any = None,
-    zarr_format: Literal[2, 3] | None = None,
-    consolidated: bool | None = None,
-    storage_options: dict[str, Any] | None = None,
-    progress: bool = False,
-) -> Any:
-    """Write a Dataset to a zarr store that tensordict and xarray both read. See ``Dataset.td.to_zarr``."""
-    return _write_zarr(
-        source_of_dataset(ds),
-        store,
-        layout=layout,
-        mode=mode,
-        group=group,
-        append_dim=append_dim,
-        region=region,
-        compute=compute,
-        encoding=encoding,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
-        zarr_format=zarr_format,
-        consolidated=consolidated,
-        storage_options=storage_options,
-        progress=progress,
-    )
+def to_zarr(ds: xr.Dataset, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a Dataset to a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
+    return _write_zarr(source_of_dataset(ds), store, layout=layout, **options)
 
 
-def to_h5(
-    ds: xr.Dataset,
-    path: Any,
-    *,
-    layout: Layout = "tensordict",
-    mode: Literal["w", "w-", "x", "a"] = "w",
-    group: str | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    chunks: Mapping[str, int] | None = None,
-    compute: bool = True,
-    progress: bool = False,
-) -> Any:
-    """Write a Dataset to an HDF5 file that tensordict and xarray both read. See ``Dataset.td.to_h5``."""
-    return _write_h5(
-        source_of_dataset(ds),
-        path,
-        layout=layout,
-        mode=mode,
-        group=group,
-        encoding=encoding,
-        chunks=chunks,
-        compute=compute,
-        progress=progress,
-    )
+def to_h5(ds: xr.Dataset, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
+    """Write a Dataset to an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
+    return _write_h5(source_of_dataset(ds), path, layout=layout, **options)
 
 
 def tree_to_h5(dt: xr.DataTree, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
@@ -105,11 +49,11 @@ def _write_h5(
     from .hdf5_create import create_file
     from .hdf5_writer import Hdf5Options
 
-    _check_choice("layout", layout, get_args(Layout))
-    _check_choice("mode", mode, ("w", "w-", "x", "a"))
+    check_choice("layout", layout, get_args(Layout))
+    check_choice("mode", mode, ("w", "w-", "x", "a"))
     options = Hdf5Options(checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)))
     prefix = tuple(part for part in (group or "").split("/") if part)
-    with _progress(shown=progress and compute):
+    with progress_bar(shown=progress and compute):
         return create_file(source, path, options, layout, mode=mode, prefix=prefix, compute=compute)
 
 
@@ -149,9 +93,9 @@ def _write_zarr(
     from .zarr_target import resolve_target
     from .zarr_writer import ZarrOptions
 
-    _check_choice("layout", layout, get_args(Layout))
-    _check_choice("mode", mode, (None, *get_args(ZarrMode)))
-    _check_choice("zarr_format", zarr_format, (None, 2, 3))
+    check_choice("layout", layout, get_args(Layout))
+    check_choice("mode", mode, (None, *get_args(ZarrMode)))
+    check_choice("zarr_format", zarr_format, (None, 2, 3))
     sizes = _sizes(source)
     target = resolve_target(store, group, storage_options)
     options = ZarrOptions(
@@ -164,7 +108,7 @@ def _write_zarr(
         target.storage_options,
         compute,
     )
-    with _progress(shown=progress and compute):
+    with progress_bar(shown=progress and compute):
         if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
             from .zarr_update import update_store
 
@@ -224,21 +168,3 @@ def _check_dtype(name: str, variable: xr.Variable, dtype: Any) -> None:
 def _named(node: Any) -> Iterator[tuple[str, xr.Variable]]:
     for local, variable in node.variables.items():
         yield node.names[local], variable
-
-
-def _check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[None]:
-    if not shown:
-        with nullcontext():
-            yield
-        return
-    from dask.diagnostics.progress import ProgressBar
-
-    bar: Any = ProgressBar
-    with bar():
-        yield

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,6 +27,7 @@ from ..stores.memmap_arrays import CODE_DTYPES
 from ..stores.memmap_levels import META, file_stem, stack_shape
 from ..tensors.convert import Leaf, build, compute_together, make_leaf
 from ..tensors.values import tensor_from_numpy, torch_dtype
+from .arguments import check_choice, progress_bar
 from .replacing import replaced
 from .stored_form import same_object
 
@@ -52,7 +52,7 @@ def to_memmap(
     inference: Inference | None = None,
 ) -> None:
     """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
-    _check_choice("mode", mode, get_args(Mode))
+    check_choice("mode", mode, get_args(Mode))
     if unbatched not in {"drop", "expand", "raise"}:
         raise ValueError(
             f"unbatched: expected 'drop', 'expand' or 'raise', found {unbatched!r}; tensordict memory-maps no "
@@ -66,29 +66,12 @@ def to_memmap(
     target = Path(os.path.expanduser(os.fspath(path)))
     _check_target(target, mode)
     template = _template(plan, unbatched)
-    with _progress(shown=progress):
+    with progress_bar(shown=progress):
         if target.suffix == _ARCHIVE:
             _write_archive(template, plan, target)
             return
         with replaced(target) as beside:
             _write_folder(template, plan, beside)
-
-
-def _check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Iterator[None]:
-    if not shown:
-        with nullcontext():
-            yield
-        return
-    from dask.diagnostics.progress import ProgressBar
-
-    with ProgressBar():
-        yield
 
 
 # -- checks, before anything is written --------------------------------------------------------------------------------

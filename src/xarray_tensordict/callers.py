@@ -7,7 +7,7 @@ from pathlib import Path
 
 import xarray as xr
 
-_INSIDE = (str(Path(__file__).parents[1]), str(Path(xr.__file__).parent))
+_INSIDE = (str(Path(__file__).parent), str(Path(xr.__file__).parent))
 
 
 def outside() -> int:
