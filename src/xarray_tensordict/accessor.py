@@ -1,7 +1,7 @@
-"""``ds.td`` and ``dt.td``: thin shells over the functions that do the work, which are imported when they are needed.
+"""``ds.td``: thin shells over the functions that do the work, which are imported when they are needed.
 
-Registered when the engine opens a store or the package is imported. Importing this module imports neither torch nor
-tensordict.
+``dt.td`` is in :mod:`.tree_accessor`. Both are registered when the engine opens a store or the package is imported.
+Importing these modules imports neither torch nor tensordict.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
+from .tree_accessor import DataTreeAccessor
 
 if TYPE_CHECKING:
     from .dataset.entries import Unbatched
@@ -432,90 +433,6 @@ class DatasetAccessor:
         from .formatting import dataset_html
 
         return dataset_html(self._ds, self.infer())
-
-
-class DataTreeAccessor:
-    """``dt.td``: the batch of every node of a DataTree, and the ways to tensordict."""
-
-    def __init__(self, dt: xr.DataTree) -> None:
-        self._dt = dt
-        self._inference: Inference | None = None
-
-    def infer(self) -> Inference:
-        """The decision about the batch of each node."""
-        if self._inference is None:
-            from .dataset.trees import infer
-
-            self._inference = infer(self._dt)
-        return self._inference
-
-    @property
-    def batch_dims(self) -> tuple[str, ...]:
-        """The names of the batch dims of this node."""
-        return tuple(str(dim) for dim in self.infer().batch_dims)
-
-    @property
-    def batch_size(self) -> tuple[int, ...]:
-        """The size of the batch of this node."""
-        return self.infer().batch_size
-
-    def to_dataset(self) -> xr.Dataset:
-        """Flatten this node and those below it into one Dataset; dims that clash are qualified (``data.demo_0.time``)."""
-        from .dataset.trees import flatten
-
-        return flatten(self._dt)
-
-    def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
-        """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
-        from .tensors.convert import tree_to_tensordict
-
-        return tree_to_tensordict(self._dt, batch_dims, **options)
-
-    def concat(self, dim: str, *, index: str = "episode", step: str = "step") -> xr.Dataset:
-        """Concatenate episodes of different lengths into one lazy Dataset.
-
-        The episodes are the groups in this node that have a batch of their own, in natural order (``demo_2`` before
-        ``demo_12``), nested keys kept; or one table, cut by ``episode_ends`` (in the node or in ``meta``) or by a column
-        of episode numbers.
-
-        Parameters
-        ----------
-        dim
-            The name of the common batch dim.
-        index, step
-            The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
-            ``ds["episode"].attrs["names"]`` are the names of the groups.
-
-        Returns
-        -------
-        xr.Dataset
-            Backed by dask, one chunk for each episode, where groups were concatenated.
-
-        Raises
-        ------
-        ValueError
-            Where there are no episodes; or where an entry is missing in one, or has another dtype or feature size.
-        """
-        from .dataset.episodes import concat
-
-        return concat(self._dt, dim, index=index, step=step)
-
-    def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
-        from .writing.api import tree_to_zarr
-
-        return tree_to_zarr(self._dt, store, layout=layout, **options)
-
-    def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
-        from .writing.api import tree_to_h5
-
-        return tree_to_h5(self._dt, path, layout=layout, **options)
-
-    def __repr__(self) -> str:
-        from .formatting import tree_repr
-
-        return tree_repr(self.infer())
 
 
 def _warn_shadowed(ds: xr.Dataset) -> None:
