@@ -148,10 +148,7 @@ def decode_non_tensor(
     ValueError
         For an unknown encoding.
     """
-    marker = attrs.get(NON_TENSOR_ATTR)
-    if isinstance(marker, (bytes, str)):
-        marker = json.loads(marker)
-    encoding = marker.get("encoding") if isinstance(marker, Mapping) else None
+    encoding = _non_tensor_encoding(attrs)
     if encoding == "json":
         value = json.loads(payload.decode("utf-8"))
     elif encoding == "pickle":
@@ -167,6 +164,21 @@ def decode_non_tensor(
     if stack is None:
         return scalar_array(value), 0
     return stacked_array(value, tuple(int(size) for size in stack)), len(stack)
+
+
+def is_pickled(attrs: Mapping[str, Any]) -> bool:
+    """Whether an array holds a pickle, by its attributes; malformed ones count as none."""
+    try:
+        return bool(_non_tensor_encoding(attrs) == "pickle")
+    except ValueError:
+        return False
+
+
+def _non_tensor_encoding(attrs: Mapping[str, Any]) -> Any:
+    marker = attrs.get(NON_TENSOR_ATTR)
+    if isinstance(marker, (bytes, str)):
+        marker = json.loads(marker)
+    return marker.get("encoding") if isinstance(marker, Mapping) else None
 
 
 def scalar_array(value: Any) -> np.ndarray[Any, Any]:

@@ -109,7 +109,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
 def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list[StoredGroup]:
     if options.nested is False or not root.groups:
         return [root]
-    return list(walk(store))
+    return [root, *(group for name in root.groups for group in walk(store, (name,)))]
 
 
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:

@@ -1,27 +1,20 @@
 """The zarr reader: one group of a zarr store as a :class:`~..core.model.StoredGroup`, v2 and v3 alike.
 
-The only module that touches the private interfaces of zarr and of xarray's zarr backend. Variables are built by
-xarray's own ``ZarrStore``, so that encodings and fill values are what ``xr.open_zarr`` gives; what it refuses (arrays
-without dimension names, dtypes that numpy lacks, one bad member) is prepared for it here, array by array.
+The only module that touches the private interfaces of xarray's zarr backend. Variables are built by xarray's own
+``ZarrStore``, so that encodings and fill values are what ``xr.open_zarr`` gives; what it refuses (arrays without
+dimension names, dtypes that numpy lacks, one bad member) is prepared for it here, array by array.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
-from zarr.abc.store import Store as ZarrStoreBase
 from zarr.codecs.bytes import Endian
-from zarr.core.sync import sync
-from zarr.errors import GroupNotFoundError, NodeNotFoundError
 
 from ..core.metadata import (
     ARRAY_ATTR,
@@ -30,6 +23,7 @@ from ..core.metadata import (
     NON_TENSOR_ATTR,
     STACK_ATTR,
     decode_non_tensor,
+    is_pickled,
     own_array_record,
     parse_batch_record,
     stacked_array,
@@ -37,21 +31,12 @@ from ..core.metadata import (
 from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
-from .zip_store import ForkSafeZipStore
+from .zarr_opening import Node, child, is_remote, open_node
+from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, with_dims
 
-# dtype names of zarr v3 that numpy lacks, and the integers of the same width (zarr-specs, data type extensions).
-_CODE_DTYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
 _NATIVE_ENDIAN = (None, Endian.little)
-_METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
 class ZarrGroupStore:
@@ -65,7 +50,6 @@ class ZarrGroupStore:
         self._owns = owns
         self._allow_pickle = allow_pickle
         self._mask = mask
-        self._nczarr = root.metadata.zarr_format == 2 and _exists(root, ".nczgroup", ".nczarr")
         self._fields: dict[Key, StoredGroup] = {}
         self.single: tuple[str, zarr.Array[Any]] | None = None
 
@@ -105,33 +89,18 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
-        array = source if isinstance(source, zarr.Array) else _root_array(source, storage_options)
-        if array is not None:
-            return cls._of_array(array, description, owns=array is not source, mask=mask)
-        if isinstance(source, zarr.Group):
-            return cls(
-                _child(source, root, description),
-                description=description,
-                owns=False,
-                allow_pickle=allow_pickle,
-                mask=mask,
-            )
-        if isinstance(source, str) and os.path.isfile(source):
-            # a zip archive; zarr itself goes by the ending of the name
-            source, consolidated = ForkSafeZipStore(source, mode="r"), False
-            group = _open_root(source, description, consolidated, None, zarr_format)
-            return cls(
-                _child(group, root, description),
-                description=description,
-                owns=True,
-                allow_pickle=allow_pickle,
-                mask=mask,
-            )
-        group = _open_root(source, description, consolidated, storage_options, zarr_format)
-        owns = not isinstance(source, ZarrStoreBase)
-        return cls(
-            _child(group, root, description), description=description, owns=owns, allow_pickle=allow_pickle, mask=mask
+        opened = open_node(
+            source, description, consolidated=consolidated, storage_options=storage_options, zarr_format=zarr_format
         )
+        if isinstance(opened.node, zarr.Array):
+            return cls._of_array(opened.node, description, owns=opened.owns, mask=mask)
+        try:
+            node = child(opened.node, root, description)
+        except BaseException:
+            if opened.owns:
+                opened.node.store.close()
+            raise
+        return cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
 
     @classmethod
     def _of_array(cls, array: zarr.Array[Any], description: str, *, owns: bool, mask: bool | None) -> ZarrGroupStore:
@@ -146,6 +115,11 @@ class ZarrGroupStore:
     @property
     def description(self) -> str:
         return self._description
+
+    @cached_property
+    def nczarr(self) -> bool:
+        """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
+        return self._root.metadata.zarr_format == 2 and any_exists(self._root, ".nczgroup", ".nczarr")
 
     @property
     def zarr_group(self) -> zarr.Group:
@@ -173,70 +147,6 @@ class ZarrGroupStore:
         self._fields[group.key] = group
 
 
-def _open_root(
-    source: Any,
-    description: str,
-    consolidated: bool | None,
-    storage_options: dict[str, Any] | None,
-    zarr_format: Any,
-) -> zarr.Group:
-    options: dict[str, Any] = {"mode": "r", "zarr_format": zarr_format}
-    if storage_options is not None:
-        options["storage_options"] = storage_options
-    if consolidated is None:
-        consolidated = None if _is_remote(source) else False
-    try:
-        with warnings.catch_warnings():
-            # zarr says that consolidated metadata is no part of v3 yet; and that both formats stand in one folder
-            warnings.simplefilter("ignore")
-            return zarr.open_group(source, use_consolidated=consolidated, **options)
-    except (GroupNotFoundError, NodeNotFoundError, FileNotFoundError) as error:
-        raise FileNotFoundError(
-            f"{description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; check the path"
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{description}: the metadata of the root group cannot be read ({error}); it is corrupt"
-        ) from error
-    except ValueError as error:
-        if consolidated is None and not isinstance(error, NodeNotFoundError):
-            # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
-            return _open_root(source, description, False, storage_options, zarr_format)
-        raise ValueError(f"{description}: the zarr group cannot be opened: {error}") from error
-
-
-def _is_remote(source: Any) -> bool:
-    if isinstance(source, (zarr.storage.FsspecStore, zarr.storage.ObjectStore)):
-        return True
-    return (
-        isinstance(source, (str, os.PathLike))
-        and "://" in os.fspath(source)
-        and not os.fspath(source).startswith("file://")
-    )
-
-
-def _child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
-    parts = [part for part in (path or "").split("/") if part]
-    if not parts:
-        return group
-    try:
-        node = group["/".join(parts)]
-    except KeyError:
-        node = None
-    if not isinstance(node, zarr.Group):
-        found = "is an array" if node is not None else "does not exist"
-        there = [f"/{name}" for name, child in group.members(max_depth=2) if isinstance(child, zarr.Group)]
-        raise FileNotFoundError(
-            f"{description}: group {'/' + '/'.join(parts)!r} {found}; the groups there are: {there[:20] or 'none'}"
-        )
-    return node
-
-
-def _exists(group: zarr.Group, *names: str) -> bool:
-    base = f"{group.path}/" if group.path else ""
-    return any(sync(group.store.exists(base + name)) for name in names)
-
-
 class _GroupReader:
     """Reads one group; kept apart so that each member can fail by itself."""
 
@@ -247,6 +157,7 @@ class _GroupReader:
         self._left_out: list[LeftOut] = []
         self._groups: list[str] = []
         self._arrays: dict[str, StoredArray] = {}
+        self._payloads: dict[str, bytes | BaseException] = {}
         self._xarray_store = ZarrStore(node, mode="r", cache_members=False)
 
     def read(self) -> StoredGroup:
@@ -255,7 +166,9 @@ class _GroupReader:
         record = attrs.get(BATCH_ATTR)
         recorded = None if record is None else parse_batch_record(record, where)
         self._multiscales = axes_of_multiscales(attrs)
-        for name, member in self._members():
+        members = list(self._members())
+        self._read_payloads(members)
+        for name, member in members:
             if isinstance(member, zarr.Group):
                 self._groups.append(name)
             else:
@@ -268,6 +181,17 @@ class _GroupReader:
         }
         return StoredGroup(self._key, self._arrays, tuple(self._groups), shown, recorded, frozenset(), self._left_out)
 
+    def _read_payloads(self, members: list[tuple[str, Node]]) -> None:
+        """Read the texts of all non-tensor entries at once; a pickle that may not be loaded is not even read."""
+        wanted = {
+            name: member
+            for name, member in members
+            if isinstance(member, zarr.Array)
+            and NON_TENSOR_ATTR in member.attrs
+            and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
+        }
+        self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
+
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
         others = [array.raw for array in self._arrays.values() if array.shape and not array.non_tensor]
@@ -276,7 +200,7 @@ class _GroupReader:
                 if not array.shape and array.role is None and array.dtype.kind in "OSUTVMm":
                     array.role = "coord"
 
-    def _members(self) -> Iterator[tuple[str, zarr.Array[Any] | zarr.Group]]:
+    def _members(self) -> Iterator[tuple[str, Node]]:
         """Each member that can be opened; those that cannot are tried another way, or left out by name."""
         if self._owner.single is not None:
             yield self._owner.single
@@ -284,24 +208,23 @@ class _GroupReader:
         if self._node.metadata.consolidated_metadata is not None:
             yield from sorted(self._node.members())
             return
-        for name, member in sync(_open_members(self._node)):
+        for name, member in open_members(self._node):
             if isinstance(member, KeyError):
                 self._note_incomplete(name)
             elif isinstance(member, BaseException):
                 self._try_codes(name, member)
             else:
-                yield name, zarr.Array(member) if isinstance(member, zarr.AsyncArray) else zarr.Group(member)
+                yield name, member
 
     def _note_incomplete(self, name: str) -> None:
         """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
-        base = f"{self._node.path}/{name}" if self._node.path else name
-        if any(sync(self._node.store.exists(f"{base}/{file}")) for file in ("zarr.json", ".zarray", ".zgroup")):
+        if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
             self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
 
     def _try_codes(self, name: str, error: BaseException) -> None:
         """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
         try:
-            array, torch_dtype = _open_as_codes(self._node, name)
+            array, torch_dtype = open_as_codes(self._node, name)
         except Exception:
             reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
@@ -322,7 +245,7 @@ class _GroupReader:
             self._left_out.append(LeftOut((*self._key, name), reason))
             return
         if NON_TENSOR_ATTR in attrs:
-            self._add_non_tensor(name, array, attrs)
+            self._add_non_tensor(name, attrs)
             return
         dims, named, by_xarray = self._recorded_dims(name, array, attrs)
         stored = self._through_xarray(name, array, dims, raw=not named, mask=by_xarray)
@@ -357,13 +280,15 @@ class _GroupReader:
 
         Remote stores are not asked, since that takes a request for each array.
         """
-        if self._node.metadata.consolidated_metadata is None or _is_remote(self._node.store):
+        if self._node.metadata.consolidated_metadata is None or is_remote(self._node.store):
             return False
-        return not _exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
+        return not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
 
-    def _add_non_tensor(self, name: str, array: zarr.Array[Any], attrs: Mapping[str, Any]) -> None:
+    def _add_non_tensor(self, name: str, attrs: Mapping[str, Any]) -> None:
         where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
-        payload = np.asarray(array[...]).tobytes()
+        payload = self._payloads.get(name, b"")
+        if isinstance(payload, BaseException):
+            raise payload
         try:
             value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner._allow_pickle)
         except PermissionError as error:
@@ -397,8 +322,13 @@ class _GroupReader:
         found: Any = (
             getattr(metadata, "dimension_names", None) if metadata.zarr_format == 3 else attrs.get(DIMENSION_KEY)
         )
-        if found is None and self._owner._nczarr:
-            found = _nczarr_dims(self._node, name, attrs)
+        if (
+            found is None
+            and metadata.zarr_format == 2
+            and array.ndim
+            and ("_nczarr_array" in attrs or self._owner.nczarr)
+        ):
+            found = nczarr_dims(self._node, name, attrs)
         if found is not None and len(found) == array.ndim:
             return tuple(found), any(dim is not None for dim in found) or not array.ndim, True
         found = dims_from_attribute(attrs, array.ndim) or self._multiscales.get(name)
@@ -415,7 +345,7 @@ class _GroupReader:
         is_v2 = array.metadata.zarr_format == 2
         asked = self._owner._mask
         store._use_zarr_fill_value_as_mask = (is_v2 and mask) if asked is None else asked
-        store._cache_members, store._members = True, {name: _with_dims(array, stand_ins)}
+        store._cache_members, store._members = True, {name: with_dims(array, stand_ins)}
         variable = store.open_store_variable(name)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2, foreign=raw or None in dims)
@@ -436,52 +366,6 @@ class _GroupReader:
             group.arrays[field] = StoredArray(field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw)
         self._owner.keep_fields(group)
         self._groups.append(name)
-
-
-async def _open_members(node: zarr.Group) -> list[tuple[str, Any]]:
-    """Open all members at once, each for itself: ``Group.members`` raises for all if one is unreadable."""
-    names = sorted({name async for name in node.store.list_dir(node.path)}.difference(_METADATA_KEYS))
-    limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
-
-    async def opened(name: str) -> Any:
-        async with limit:
-            return await node._async_group.getitem(name)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
-        found = await asyncio.gather(*map(opened, names), return_exceptions=True)
-    return list(zip(names, found, strict=True))
-
-
-def _root_array(source: Any, storage_options: dict[str, Any] | None) -> zarr.Array[Any] | None:
-    """The array that a local store or a store object has at its root, if it is one; URLs are not asked twice."""
-    if isinstance(source, zarr.Group) or storage_options is not None or _is_remote(source):
-        return None
-    if isinstance(source, str) and not any(
-        os.path.isfile(os.path.join(source, name)) for name in ("zarr.json", ".zarray")
-    ):
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return zarr.open_array(source, mode="r")
-    except (ValueError, OSError, KeyError, TypeError, AttributeError):
-        return None  # a group, or unreadable, of which the opening as a group tells
-
-
-def _with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:
-    """The same array under other dimension names; nothing is written."""
-    metadata: Any = array.metadata
-    if metadata.zarr_format == 3:
-        if metadata.dimension_names == dims:
-            return array
-        changed = dataclasses.replace(metadata, dimension_names=dims)
-    else:
-        if metadata.attributes.get(DIMENSION_KEY) == list(dims):
-            return array
-        changed = dataclasses.replace(metadata, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
-    inner = array._async_array
-    return zarr.Array(zarr.AsyncArray(metadata=changed, store_path=inner.store_path, config=inner.config))
 
 
 def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool, foreign: bool) -> dict[str, Any]:
@@ -509,40 +393,3 @@ def _is_default_codec(name: str, codec: Any) -> bool:
     if name == "compressors":
         return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
     return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
-
-
-def _nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[str] | None:
-    """NCZarr records fully qualified dims in ``.zarray``, newer versions in ``.zattrs``."""
-    record = attrs.get("_nczarr_array")
-    if record is None:
-        base = f"{node.path}/" if node.path else ""
-        buffer = sync(node.store.get(f"{base}{name}/.zarray", zarr.core.buffer.default_buffer_prototype()))
-        record = json.loads(buffer.to_bytes()).get("_NCZARR_ARRAY") if buffer is not None else None
-    refs = (record or {}).get("dimrefs", (record or {}).get("dimension_references"))
-    return None if refs is None else [ref.rsplit("/", 1)[-1] for ref in refs]
-
-
-def _open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
-    """Open a v3 array of a dtype that numpy lacks as the integers of the same width."""
-    base = f"{node.path}/" if node.path else ""
-    buffer = sync(node.store.get(f"{base}{name}/zarr.json", zarr.core.buffer.default_buffer_prototype()))
-    if buffer is None:
-        raise KeyError(name)
-    metadata = json.loads(buffer.to_bytes())
-    declared = metadata["data_type"]
-    torch_dtype = declared["name"] if isinstance(declared, dict) else declared
-    code = _CODE_DTYPES[torch_dtype]
-    metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
-    path = zarr.storage.StorePath(node.store, f"{base}{name}")
-    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype
-
-
-def _fill_code(fill: Any, torch_dtype: str) -> int:
-    if isinstance(fill, str) and fill.startswith("0x"):
-        return int(fill, 16)
-    if not fill:
-        return 0
-    import torch
-
-    value = torch.tensor(float(fill)).to(getattr(torch, torch_dtype))
-    return int(value.view(torch.uint16 if value.element_size() == 2 else torch.uint8).item())

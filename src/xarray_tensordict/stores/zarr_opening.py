@@ -1,0 +1,227 @@
+"""Opening the root of a zarr store, with as few requests as its kind allows.
+
+Zarr asks for the metadata of both formats, four requests where one answers; in a store far away each is paid for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import zarr
+from zarr.abc.store import Store as ZarrStoreBase
+from zarr.errors import ContainsArrayError, GroupNotFoundError, NodeNotFoundError
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+
+from .zarr_private import group_from_zmetadata
+from .zip_store import ForkSafeZipStore
+
+_ABSENT = (FileNotFoundError, GroupNotFoundError, NodeNotFoundError, ContainsArrayError)
+_LOCAL = (LocalStore, MemoryStore, ZipStore)
+
+Node: TypeAlias = "zarr.Group | zarr.Array[Any]"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The root of a store: a group, or the one array there is.
+
+    Attributes
+    ----------
+    node
+        The group or the array.
+    owns
+        Whether the store was opened here, and is to be closed.
+    """
+
+    node: Node
+    owns: bool
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the caller asks of the opening."""
+
+    source: Any
+    description: str
+    consolidated: bool | None
+    storage_options: dict[str, Any] | None
+    zarr_format: Any
+
+    def group(self, **changed: Any) -> zarr.Group:
+        options: dict[str, Any] = {"zarr_format": self.zarr_format, "use_consolidated": self.consolidated, **changed}
+        return zarr.open_group(self.source, mode="r", **self._extra(), **options)
+
+    def array(self) -> zarr.Array[Any]:
+        return zarr.open_array(self.source, mode="r", zarr_format=self.zarr_format, **self._extra())
+
+    def _extra(self) -> dict[str, Any]:
+        return {} if self.storage_options is None else {"storage_options": self.storage_options}
+
+
+def open_node(
+    source: Any,
+    description: str,
+    *,
+    consolidated: bool | None = None,
+    storage_options: dict[str, Any] | None = None,
+    zarr_format: Any = None,
+) -> Opened:
+    """Open a path, a URL, a store, a group or an array for reading.
+
+    Parameters
+    ----------
+    consolidated
+        None: stores of this machine are read as they are (fresh, and no slower), all others through consolidated
+        metadata where there is any.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is neither a group nor an array.
+    PermissionError, ConnectionError, ImportError
+        Where a store far away refuses, does not answer, or needs a package that is not installed.
+    ValueError
+        Where the metadata cannot be read.
+    """
+    if isinstance(source, (zarr.Group, zarr.Array)):
+        return Opened(source, owns=False)
+    owns = not isinstance(source, (ZarrStoreBase, StorePath))
+    archive = _archive_path(source)
+    if archive is not None:
+        # a file of our own, with its own position: a fork of the process must not share it
+        source, owns, consolidated = ForkSafeZipStore(archive, mode="r"), True, False
+    if consolidated is None and not is_remote(source):
+        consolidated = False
+    request = _Request(source, description, consolidated, storage_options, zarr_format)
+    with warnings.catch_warnings():
+        # zarr says that consolidated metadata is no part of v3 yet; and that both formats stand in one folder
+        warnings.simplefilter("ignore")
+        return Opened(_open(request), owns)
+
+
+def _archive_path(source: Any) -> str | None:
+    """The path of a zip archive that can be opened by its path: zarr itself goes by the ending of the name."""
+    if isinstance(source, (str, os.PathLike)) and os.path.isfile(source):
+        return os.fspath(source)
+    # one that is open for writing is not whole on disk yet
+    if type(source) is ZipStore and source.read_only:
+        return os.fspath(source.path)
+    return None
+
+
+def _open(request: _Request) -> Node:
+    try:
+        return _open_group(request)
+    except _ABSENT as error:
+        node = _array_or_none(request)
+        if node is None:
+            raise FileNotFoundError(
+                f"{request.description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; "
+                f"check the path"
+            ) from error
+        return node
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{request.description}: the metadata of the root group cannot be read ({error}); it is corrupt"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{request.description}: the zarr group cannot be opened: {error}") from error
+    except Exception as error:  # the client libraries of object stores have exceptions of their own
+        raise _of_the_client(error, request.description) from error
+
+
+def _open_group(request: _Request) -> zarr.Group:
+    try:
+        return request.group() if request.consolidated is False else _open_consolidated(request)
+    except _ABSENT:
+        raise
+    except (ValueError, KeyError, TypeError):
+        if request.consolidated is not None:
+            raise
+        # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
+        return request.group(use_consolidated=False)
+
+
+def _open_consolidated(request: _Request) -> zarr.Group:
+    """One request for zarr v3, and one for v2 where its format is known."""
+    if request.zarr_format in (None, 3):
+        try:
+            return request.group(zarr_format=3)
+        except _ABSENT as error:
+            if request.zarr_format == 3 or isinstance(error, ContainsArrayError):
+                raise
+    found = group_from_zmetadata(request.source, request.storage_options)
+    if found is not None:
+        return found
+    if request.consolidated:
+        return request.group(zarr_format=2)
+    return request.group(zarr_format=2, use_consolidated=False)
+
+
+def _array_or_none(request: _Request) -> zarr.Array[Any] | None:
+    try:
+        return request.array()
+    except (ValueError, OSError, KeyError, TypeError, AttributeError):
+        return None  # a group, or unreadable, of which the opening as a group tells
+
+
+def _of_the_client(error: Exception, description: str) -> Exception:
+    """An error of s3fs, obstore or another client as one of Python's own, with the way out."""
+    told = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+    if isinstance(error, ImportError):
+        return ImportError(
+            f"{description}: the package for this kind of URL is not installed ({error}); for s3:// install "
+            f"'xarray-tensordict[s3]'"
+        )
+    words = told.lower()
+    if isinstance(error, PermissionError) or any(word in words for word in _REFUSALS):
+        return PermissionError(
+            f"{description}: the store does not let this process read ({told}). Pass credentials in storage_options, for "
+            f"s3:// as {{'key': ..., 'secret': ...}}, or {{'anon': True}} for what is public"
+        )
+    if isinstance(error, OSError) or "connect" in words or "timeout" in words:
+        return ConnectionError(f"{description}: the store does not answer ({told}); check the address and the network")
+    return error
+
+
+_REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
+
+
+def is_remote(source: Any) -> bool:
+    """Whether requests to the store take long: all but local files and memory."""
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        return "://" in text and not text.startswith("file://")
+    if isinstance(source, StorePath):
+        return is_remote(source.store)
+    if isinstance(source, WrapperStore):
+        return is_remote(source._store)
+    return isinstance(source, ZarrStoreBase) and not isinstance(source, _LOCAL)
+
+
+def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
+    """The group at `path` in another.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is none; the groups there are get listed.
+    """
+    parts = [part for part in (path or "").split("/") if part]
+    if not parts:
+        return group
+    try:
+        node = group["/".join(parts)]
+    except KeyError:
+        node = None
+    if not isinstance(node, zarr.Group):
+        found = "is an array" if node is not None else "does not exist"
+        there = [f"/{name}" for name, child in group.members(max_depth=2) if isinstance(child, zarr.Group)]
+        raise FileNotFoundError(
+            f"{description}: group {'/' + '/'.join(parts)!r} {found}; the groups there are: {there[:20] or 'none'}"
+        )
+    return node
