@@ -425,14 +425,16 @@ class DatasetAccessor:
         )
 
     def __repr__(self) -> str:
-        from .formatting import dataset_repr
+        from .showing.summary import summarize
+        from .showing.text import summary_text
 
-        return dataset_repr(self._ds, self.infer())
+        return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .formatting import dataset_html
+        from .showing.html import summary_html
+        from .showing.summary import summarize
 
-        return dataset_html(self._ds, self.infer())
+        return summary_html(summarize(self._ds, self.infer()))
 
 
 def _warn_shadowed(ds: xr.Dataset) -> None:

@@ -89,6 +89,13 @@ class DataTreeAccessor:
         return tree_to_h5(self._dt, path, layout=layout, **options)
 
     def __repr__(self) -> str:
-        from .formatting import tree_repr
+        from .showing.summary import summarize_tree
+        from .showing.text import tree_text
 
-        return tree_repr(self.infer())
+        return tree_text(summarize_tree(self.infer()))
+
+    def _repr_html_(self) -> str:
+        from .showing.html import tree_html
+        from .showing.summary import summarize_tree
+
+        return tree_html(summarize_tree(self.infer()))

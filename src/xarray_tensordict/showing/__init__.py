@@ -1,0 +1,1 @@
+"""What a person sees: the summary of a Dataset's batch, as text, as HTML, as plain data."""

@@ -1,0 +1,122 @@
+"""The summary as HTML, in the style of xarray's own reprs: a header and sections that open and close.
+
+xarray's building blocks (``xarray.core.formatting_html``) are private; where a version lacks one, the text is shown.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from xarray.core import formatting_html
+
+from .summary import GroupLine, Row, Section, Summary, TreeSummary, size_text
+from .text import cells, summary_text, tree_text
+
+_NEEDED = ("collapsible_section", "_obj_repr", "format_dims")
+_MISSING = [name for name in _NEEDED if not hasattr(formatting_html, name)]
+
+_OPEN = {"batched": True, "partial": True, "value": True, "unbatched": False}
+"""Sections that are open at first."""
+
+_TABLE_STYLE = "text-align: left; padding: 0 1.2em 0 0; border: none; background: none; vertical-align: top;"
+
+
+class _Shown:
+    """What xarray's frame asks of an object: its text, for notebooks that are not trusted."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def summary_html(summary: Summary) -> str:
+    """The HTML of ``ds.td``."""
+    text = summary_text(summary)
+    if _MISSING:
+        return f"<pre>{html.escape(text)}</pre>"
+    sizes = dict(summary.batch)
+    header = [
+        "<div class='xr-obj-type'>xarray_tensordict</div>",
+        "<div class='xr-obj-name'>batch</div>",
+        formatting_html.format_dims(sizes, sizes) or "<div class='xr-obj-name'>none</div>",
+        f"<div class='xr-obj-name' title='size in memory'>{size_text(summary.nbytes)}</div>" if summary.nbytes else "",
+    ]
+    sections = [_line("Why:", summary.reason)]
+    if summary.groups:
+        title = "Groups with a batch of their own:"
+        sections.append(_list(title, _group_texts(summary.groups, summary.groups_total), summary.groups_total))
+    sections += [_entries(section) for section in summary.sections]
+    if summary.left_out:
+        texts = [html.escape(text) for text in _counted(summary.left_out, summary.left_out_total)]
+        sections.append(_list("Left out:", texts, summary.left_out_total))
+    if summary.hidden:
+        sections.append(_line("Not shown:", summary.hidden))
+    sections += [_line("Note:", note) for note in summary.notes]
+    return str(formatting_html._obj_repr(_Shown(text), header, sections))
+
+
+def tree_html(summary: TreeSummary) -> str:
+    """The HTML of ``dt.td``."""
+    text = tree_text(summary)
+    if _MISSING:
+        return f"<pre>{html.escape(text)}</pre>"
+    header = ["<div class='xr-obj-type'>xarray_tensordict tree</div>"]
+    groups = _list("Groups:", _group_texts(summary.groups, summary.total), summary.total)
+    return str(formatting_html._obj_repr(_Shown(text), header, [groups]))
+
+
+def _line(title: str, text: str) -> str:
+    """A section that does not open: a title and a sentence beside it."""
+    sentence = f"<span style='white-space: normal'>{html.escape(text)}</span>"
+    return _section(title, inline_details=sentence, enabled=False, collapsed=True)
+
+
+def _list(title: str, items: list[str], total: int) -> str:
+    shown = "".join(f"<li style='white-space: normal'>{item}</li>" for item in items)
+    details = f"<ul style='margin: 0; padding-left: 2em; list-style: none'>{shown}</ul>"
+    return _section(title, details=details, n_items=total, collapsed=False)
+
+
+def _entries(section: Section) -> str:
+    title, _, hint = section.title.partition(" (")
+    rows = "".join(_table_row(row) for row in section.rows)
+    if section.total > len(section.rows):
+        rows += f"<tr><td style='{_TABLE_STYLE}'>... and {section.total - len(section.rows)} more</td></tr>"
+    details = f"<table style='border: none; margin-left: 1.5em'><tbody>{rows}</tbody></table>"
+    return _section(
+        f"{html.escape(title)}:",
+        inline_details=html.escape(hint.removesuffix(")")),
+        details=details,
+        n_items=section.total,
+        collapsed=not _OPEN[section.kind],
+    )
+
+
+def _table_row(row: Row) -> str:
+    size = "" if row.nbytes is None else size_text(row.nbytes)
+    columns = [*map(html.escape, (*cells(row), size))]
+    columns[0] = f"<b>{columns[0]}</b>"
+    return (
+        "<tr style='background: none'>"
+        + "".join(f"<td style='{_TABLE_STYLE}'>{cell}</td>" for cell in columns)
+        + "</tr>"
+    )
+
+
+def _group_texts(groups: tuple[GroupLine, ...], total: int) -> list[str]:
+    lines = [
+        f"<b>{html.escape(group.path)}</b> ({html.escape(group.batch)}): {html.escape(group.reason)}"
+        for group in groups
+    ]
+    return _counted(tuple(lines), total)
+
+
+def _counted(lines: tuple[str, ...], total: int) -> list[str]:
+    return [*lines, f"... and {total - len(lines)} more"] if total > len(lines) else list(lines)
+
+
+def _section(title: str, **options: Any) -> str:
+    return str(formatting_html.collapsible_section(title, **options))

@@ -1,0 +1,49 @@
+"""How the values of a variable are kept: in memory, as dask chunks, in the chunks of a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+from ..dataset.xarray_private import in_memory
+
+
+def layout_text(variable: xr.Variable) -> str:
+    """A few words, from what the variable says of itself; nothing is read.
+
+    Examples
+    --------
+    >>> layout_text(xr.Variable("x", [1, 2]))
+    'in memory'
+    """
+    if variable.chunks is not None:
+        return f"dask chunks {_shape_text(tuple(max(sizes, default=0) for sizes in variable.chunks))}"
+    if in_memory(variable) or isinstance(variable, xr.IndexVariable):
+        return "in memory"
+    encoding = variable.encoding
+    chunks = encoding.get("chunks") or encoding.get("chunksizes")
+    words = f"chunks {_shape_text(chunks)}" if chunks else "one piece"
+    if encoding.get("shards"):
+        words = f"shards {_shape_text(encoding['shards'])} of {words}"
+    codec = _compressor(encoding)
+    return f"{words}, {codec}" if codec else words
+
+
+def _shape_text(sizes: Any) -> str:
+    return "(" + ", ".join(str(int(size)) for size in sizes) + ")"
+
+
+def _compressor(encoding: dict[str, Any]) -> str:
+    """The name of the compressor, as zarr v3, zarr v2, or HDF5 record it."""
+    for found in (encoding.get("compressors"), encoding.get("compressor"), encoding.get("compression")):
+        if found:
+            first = found[0] if isinstance(found, (tuple, list)) else found
+            return _codec_name(first)
+    return "zlib" if encoding.get("zlib") else ""
+
+
+def _codec_name(codec: Any) -> str:
+    if isinstance(codec, str):
+        return codec
+    return str(getattr(codec, "codec_id", None) or type(codec).__name__.removesuffix("Codec").lower())

@@ -1,0 +1,230 @@
+"""What there is to say of ``ds.td`` and ``dt.td``, as plain data: text, HTML and JSON show the same.
+
+Nothing is read from a store. Lists are bounded by :data:`LONGEST`; the rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import xarray as xr
+
+from ..core.model import GroupBatch, Inference, Key, group_name
+from ..dataset.entries import Entry, Plan, plan_entries
+from .layout import layout_text
+
+LONGEST = 20
+"""Rows that one section shows."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry.
+
+    Attributes
+    ----------
+    name
+        The name of the variable; ``"next/obs"`` is the entry ``("next", "obs")``.
+    dtype
+        As torch will call it, or what else the entry becomes.
+    shape
+        The feature shape: that of one batch element.
+    dims
+        The dims of the variable, the batch dims included.
+    layout
+        How the values are kept.
+    nbytes
+        The size in memory, in bytes; None for Python objects.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    dims: tuple[str, ...]
+    layout: str
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Entries of one class; `rows` are the first of them, `total` counts all."""
+
+    kind: str
+    title: str
+    rows: tuple[Row, ...]
+    total: int
+
+
+@dataclass(frozen=True)
+class GroupLine:
+    """The batch of one group, and why."""
+
+    path: str
+    batch: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What ``ds.td`` says.
+
+    Attributes
+    ----------
+    batch
+        The batch dims and their sizes.
+    reason
+        The evidence, one sentence.
+    groups
+        Groups with a batch of their own (`groups_total` counts all).
+    sections
+        The entries by class.
+    left_out
+        Sentences ``"'name': reason"`` (`left_out_total` counts all).
+    hidden
+        A sentence about groups that a flat Dataset does not show, or "".
+    notes
+        What the inference corrected.
+    nbytes
+        The size in memory of the entries of the tensordict, in bytes; Python objects are not counted.
+    """
+
+    batch: tuple[tuple[str, int], ...]
+    reason: str
+    groups: tuple[GroupLine, ...]
+    groups_total: int
+    sections: tuple[Section, ...]
+    left_out: tuple[str, ...]
+    left_out_total: int
+    hidden: str
+    notes: tuple[str, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class TreeSummary:
+    """What ``dt.td`` says: the batch of every group."""
+
+    groups: tuple[GroupLine, ...]
+    total: int
+
+
+def summarize(ds: xr.Dataset, inference: Inference) -> Summary:
+    """Say what a Dataset becomes as a tensordict, and why."""
+    plan = plan_entries(ds, inference)
+    batch = inference.groups[()]
+    own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
+    told = [
+        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
+    ]
+    return Summary(
+        batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
+        reason=_reason(ds, inference),
+        groups=tuple(_group_line(key, inference.groups[key]) for key in own[:LONGEST]),
+        groups_total=len(own),
+        sections=tuple(section for section in _sections(plan) if section.total),
+        left_out=tuple(told[:LONGEST]),
+        left_out_total=len(told),
+        hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
+        notes=tuple(inference.warnings),
+        nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
+    )
+
+
+def summarize_tree(inference: Inference) -> TreeSummary:
+    """Say what the batch of every group of a tree is, and why."""
+    groups = list(inference.groups.items())
+    return TreeSummary(tuple(_group_line(key, batch) for key, batch in groups[:LONGEST]), len(groups))
+
+
+def _group_line(key: Key, batch: GroupBatch) -> GroupLine:
+    prefix = ".".join(key) + "."
+    local = replace(batch, dims=tuple(str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims))
+    return GroupLine(group_name(key), batch_text(zip(local.dims, local.sizes, strict=True)), batch.reason)
+
+
+def batch_text(batch: Iterable[tuple[Any, int]]) -> str:
+    """``time: 4, member: 2``, or "none"."""
+    return ", ".join(f"{dim}: {size}" for dim, size in batch) or "none"
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes in the unit that fits (IEC 80000-13), as "1.5 MiB"."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _reason(ds: xr.Dataset, inference: Inference) -> str:
+    """The evidence; where the engine decided from shapes and named the dims itself, what it saw then."""
+    notes = ds.encoding.get("xarray_tensordict", {})
+    seen = (tuple(notes.get("batch_dims", ())), tuple(notes.get("batch_size", ())))
+    if notes.get("reason") and seen == (inference.batch_dims, inference.batch_size):
+        return str(notes["reason"])
+    return inference.reason
+
+
+def _sections(plan: Plan) -> list[Section]:
+    def of_class(name: str) -> list[Entry]:
+        return [entry for entry in plan.entries if entry.entry_class == name]
+
+    first = "Batched" if plan.batches[()].sizes else "Entries"
+    return [
+        _section("batched", first, of_class("batched")),
+        _section("partial", "Partial (broadcast by name)", of_class("partial")),
+        _section("value", "One value for the whole batch", of_class("unbatched")),
+        _section(
+            "unbatched",
+            "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
+            plan.unbatched,
+        ),
+    ]
+
+
+def _section(kind: str, title: str, entries: list[Entry]) -> Section:
+    return Section(kind, title, tuple(_row(entry) for entry in entries[:LONGEST]), len(entries))
+
+
+def _row(entry: Entry) -> Row:
+    lead = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
+    features = tuple(entry.shape[lead:]) if entry.form == "tensor" else ()
+    dims = tuple(str(dim) for dim in entry.variable.dims)
+    return Row(entry.name, _dtype_text(entry), features, dims, layout_text(entry.variable), _nbytes(entry))
+
+
+def _dtype_text(entry: Entry) -> str:
+    if entry.form != "tensor":
+        return "one object for each row" if entry.form == "rows" else "one object for all"
+    if entry.torch_dtype is not None:
+        return entry.torch_dtype
+    dtype = entry.variable.dtype
+    return f"int64 (ns, {'since 1970' if dtype.kind == 'M' else 'duration'})" if dtype.kind in "mM" else dtype.name
+
+
+def _nbytes(entry: Entry) -> int | None:
+    if entry.form != "tensor":
+        return None
+    # a partial entry is broadcast without copying
+    return int(entry.variable.size * entry.variable.dtype.itemsize)
+
+
+def _hidden_text(hidden: dict[str, tuple[int, ...]]) -> str:
+    if not hidden:
+        return ""
+    first = next(iter(hidden))
+    shown = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
+    more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
+    return (
+        f"{len(hidden)} group{'s' if len(hidden) > 1 else ''} with a batch of their own ({shown}{more}); "
+        f"open one with group='{first}', all with xr.open_datatree(...) or nested=True; episodes of different "
+        f"lengths become one Dataset with dt['{_parent_of(first)}'].td.concat('time')"
+    )
+
+
+def _parent_of(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or "/"
