@@ -19,7 +19,9 @@ _MISSING = [name for name in _NEEDED if not hasattr(formatting_html, name)]
 _OPEN = {"batched": True, "partial": True, "value": True, "unbatched": False}
 """Sections that are open at first."""
 
-_TABLE_STYLE = "text-align: left; padding: 0 1.2em 0 0; border: none; background: none; vertical-align: top;"
+# The body of a section stands in a grid of xarray's: it takes all columns, and scrolls where it is wider than the frame.
+_BODY = "grid-column: 1 / -1; overflow-x: auto; margin: 0 0 0.4em 1.5em; padding: 0;"
+_CELL = "text-align: left; padding: 0 1em 0 0; border: none; background: none; white-space: nowrap;"
 
 
 class _Shown:
@@ -42,7 +44,7 @@ def summary_html(summary: Summary) -> str:
         "<div class='xr-obj-type'>xarray_tensordict</div>",
         "<div class='xr-obj-name'>batch</div>",
         formatting_html.format_dims(sizes, sizes) or "<div class='xr-obj-name'>none</div>",
-        f"<div class='xr-obj-name' title='size in memory'>{size_text(summary.nbytes)}</div>" if summary.nbytes else "",
+        f"<div class='xr-obj-type'>&ensp;{size_text(summary.nbytes)}</div>" if summary.nbytes else "",
     ]
     sections = [_line("Why:", summary.reason)]
     if summary.groups:
@@ -76,7 +78,7 @@ def _line(title: str, text: str) -> str:
 
 def _list(title: str, items: list[str], total: int) -> str:
     shown = "".join(f"<li style='white-space: normal'>{item}</li>" for item in items)
-    details = f"<ul style='margin: 0; padding-left: 2em; list-style: none'>{shown}</ul>"
+    details = f"<ul style='{_BODY} list-style: none'>{shown}</ul>"
     return _section(title, details=details, n_items=total, collapsed=False)
 
 
@@ -84,8 +86,8 @@ def _entries(section: Section) -> str:
     title, _, hint = section.title.partition(" (")
     rows = "".join(_table_row(row) for row in section.rows)
     if section.total > len(section.rows):
-        rows += f"<tr><td style='{_TABLE_STYLE}'>... and {section.total - len(section.rows)} more</td></tr>"
-    details = f"<table style='border: none; margin-left: 1.5em'><tbody>{rows}</tbody></table>"
+        rows += f"<tr><td style='{_CELL}'>... and {section.total - len(section.rows)} more</td></tr>"
+    details = f"<div style='{_BODY}'><table style='border: none; margin: 0'><tbody>{rows}</tbody></table></div>"
     return _section(
         f"{html.escape(title)}:",
         inline_details=html.escape(hint.removesuffix(")")),
@@ -99,11 +101,7 @@ def _table_row(row: Row) -> str:
     size = "" if row.nbytes is None else size_text(row.nbytes)
     columns = [*map(html.escape, (*cells(row), size))]
     columns[0] = f"<b>{columns[0]}</b>"
-    return (
-        "<tr style='background: none'>"
-        + "".join(f"<td style='{_TABLE_STYLE}'>{cell}</td>" for cell in columns)
-        + "</tr>"
-    )
+    return "<tr style='background: none'>" + "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in columns) + "</tr>"
 
 
 def _group_texts(groups: tuple[GroupLine, ...], total: int) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..dataset.xarray_private import in_memory
+from ..dataset.xarray_private import backend_array, in_memory, zarr_array
 
 
 def layout_text(variable: xr.Variable) -> str:
@@ -26,7 +26,7 @@ def layout_text(variable: xr.Variable) -> str:
     words = f"chunks {_shape_text(chunks)}" if chunks else "one piece"
     if encoding.get("shards"):
         words = f"shards {_shape_text(encoding['shards'])} of {words}"
-    codec = _compressor(encoding)
+    codec = _compressor(variable)
     return f"{words}, {codec}" if codec else words
 
 
@@ -34,16 +34,16 @@ def _shape_text(sizes: Any) -> str:
     return "(" + ", ".join(str(int(size)) for size in sizes) + ")"
 
 
-def _compressor(encoding: dict[str, Any]) -> str:
-    """The name of the compressor, as zarr v3, zarr v2, or HDF5 record it."""
-    for found in (encoding.get("compressors"), encoding.get("compressor"), encoding.get("compression")):
-        if found:
-            first = found[0] if isinstance(found, (tuple, list)) else found
-            return _codec_name(first)
-    return "zlib" if encoding.get("zlib") else ""
+def _compressor(variable: xr.Variable) -> str:
+    """The name of the compressor: zarr arrays are asked, since encodings leave the default out."""
+    backend = backend_array(variable)
+    array = None if backend is None else zarr_array(backend)
+    if array is not None:
+        return ", ".join(map(_codec_name, array.compressors))
+    compression = variable.encoding.get("compression")
+    return str(compression) if compression else "zlib" if variable.encoding.get("zlib") else ""
 
 
 def _codec_name(codec: Any) -> str:
-    if isinstance(codec, str):
-        return codec
+    """``zstd`` of a codec of zarr v3 (a class ``ZstdCodec``) or v2 (numcodecs names its own)."""
     return str(getattr(codec, "codec_id", None) or type(codec).__name__.removesuffix("Codec").lower())
