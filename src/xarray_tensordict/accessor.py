@@ -361,11 +361,13 @@ class DatasetAccessor:
         unbatched: Literal["drop", "expand", "raise"] = "drop",
         exclude: Iterable[str] = (),
         mode: Literal["w", "w-"] = "w",
+        compute: bool = True,
         progress: bool = False,
-    ) -> None:
+    ) -> Any:
         """Write a memory-mapped tensordict, which ``tensordict.load(path)`` loads: what ``to_tensordict()`` gives.
 
-        Variables backed by dask are streamed, block by block; others that are not in memory are read some rows at a time.
+        Variables backed by dask are streamed, block by block and in parallel, by whatever scheduler runs (workers on
+        other machines need to see the folder); others that are not in memory are read some rows at a time.
 
         Parameters
         ----------
@@ -385,8 +387,17 @@ class DatasetAccessor:
             Names of variables or of groups to leave out.
         mode
             "w" replaces what is there, "w-" refuses it.
+        compute
+            False: check everything, make a hidden folder beside with the metadata and what dask does not hold, and
+            return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
+            it failed; until then the target is as it was. If it is never computed, delete ``.<name>.<number>.tmp``.
         progress
             Show dask's progress bar.
+
+        Returns
+        -------
+        dask.delayed.Delayed or None
+            With ``compute=False`` what writes the rest.
 
         Raises
         ------
@@ -412,7 +423,7 @@ class DatasetAccessor:
         """
         from .writing.memmap_writer import to_memmap
 
-        to_memmap(
+        return to_memmap(
             self._ds,
             path,
             batch_dims,
@@ -420,6 +431,7 @@ class DatasetAccessor:
             unbatched=unbatched,
             exclude=exclude,
             mode=mode,
+            compute=compute,
             progress=progress,
             inference=self.infer() if batch_dims is None else None,
         )

@@ -88,6 +88,22 @@ class DataTreeAccessor:
 
         return tree_to_h5(self._dt, path, layout=layout, **options)
 
+    def to_memmap(self, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
+        """Write nested memory-mapped tensordicts, each node with its own batch; options as for ``Dataset.td.to_memmap``.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
+        >>> path = tempfile.mkdtemp() + "/runs"
+        >>> nodes = {name: xr.Dataset({"obs": (("time", "f"), np.zeros((n, 2)))}) for name, n in [("a", 3), ("b", 5)]}
+        >>> xr.DataTree.from_dict(nodes).td.to_memmap(path)
+        >>> tensordict.load(path)["b"].batch_size
+        torch.Size([5])
+        """
+        from .writing.memmap_writer import tree_to_memmap
+
+        return tree_to_memmap(self._dt, path, batch_dims, **options)
+
     def __repr__(self) -> str:
         from .showing.summary import summarize_tree
         from .showing.text import tree_text

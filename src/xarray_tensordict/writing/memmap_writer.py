@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,13 +22,14 @@ from ..core.inference import BatchDims
 from ..core.model import Inference, Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import in_memory, past_cache
 from ..stores.memmap_arrays import CODE_DTYPES
 from ..stores.memmap_levels import META, file_stem, stack_shape
 from ..tensors.convert import Leaf, build, compute_together, make_leaf
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice, progress_bar
-from .replacing import replaced
+from .replacing import free_name, remove, replaced, swap
 from .stored_form import same_object
 
 Mode = Literal["w", "w-"]
@@ -48,9 +49,10 @@ def to_memmap(
     unbatched: Literal["drop", "expand", "raise"] = "drop",
     exclude: Iterable[str] = (),
     mode: Mode = "w",
+    compute: bool = True,
     progress: bool = False,
     inference: Inference | None = None,
-) -> None:
+) -> Any:
     """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
     check_choice("mode", mode, get_args(Mode))
     if unbatched not in {"drop", "expand", "raise"}:
@@ -63,15 +65,21 @@ def to_memmap(
         inference = infer_dataset(ds, given=batch_dims)
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
     _check_plan(plan)
-    target = Path(os.path.expanduser(os.fspath(path)))
+    target = Path(os.path.realpath(os.path.expanduser(os.fspath(path))))
     _check_target(target, mode)
     template = _template(plan, unbatched)
-    with progress_bar(shown=progress):
-        if target.suffix == _ARCHIVE:
-            _write_archive(template, plan, target)
-            return
-        with replaced(target) as beside:
-            _write_folder(template, plan, beside)
+    if not compute:
+        return _delayed(template, plan, target, mode)
+    with progress_bar(shown=progress), _staged(target) as staged:
+        _lay_out(template, plan, staged)
+        _store_chunked(plan, staged, compute=True)
+        _put_in_place(staged, target)
+    return None
+
+
+def tree_to_memmap(dt: xr.DataTree, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
+    """Write a DataTree as nested memory-mapped tensordicts, each node with its own batch."""
+    return to_memmap(flatten(dt), path, inference=infer(dt, batch_dims), **options)
 
 
 # -- checks, before anything is written --------------------------------------------------------------------------------
@@ -82,7 +90,7 @@ def _check_plan(plan: Plan) -> None:
         raise TypeError(f"variable {name!r} cannot be written: {reason}; or leave it out with exclude=[{name!r}]")
     for entry in plan.entries:
         taken = next((part for part in entry.key if part in _RESERVED), None)
-        if taken is not None and entry.key[-1] == taken:
+        if taken is not None:
             raise ValueError(
                 f"variable {entry.name!r}: {taken!r} is a word of {META} itself, and tensordict does not find an "
                 f"entry of that "
@@ -195,30 +203,85 @@ def _check_json(entry: Entry, leaf: Any) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _write_archive(template: TensorDict, plan: Plan, target: Path) -> None:
-    from tensordict import pack_memmap
-
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """A folder beside the target to write to, which is gone afterwards."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        staged = Path(folder) / "staged"
-        _write_folder(template, plan, staged)
-        pack_memmap(staged, target)
+    staged = free_name(target, "tmp")
+    try:
+        yield staged
+    finally:
+        remove(staged)
 
 
-def _write_folder(template: TensorDict, plan: Plan, folder: Path) -> None:
+def _lay_out(template: TensorDict, plan: Plan, folder: Path) -> None:
+    """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold."""
     template.memmap_like(str(folder))
-    written = [entry for entry in plan.entries if entry.form == "tensor" and 0 not in _shape(entry)]
-    chunked = [entry for entry in written if entry.variable.chunks is not None]
-    for entry in written:
+    for entry in _tensors(plan):
         if entry.variable.chunks is None:
             _write_variable(entry, _Target.of(entry, folder))
-    if chunked:
-        import dask.array
 
-        sources = [_source(entry) for entry in chunked]
-        targets: Any = [_Target.of(entry, folder) for entry in chunked]
-        # each block goes to its own place in a file: nothing to lock
-        dask.array.store(sources, targets, lock=False)
+
+def _tensors(plan: Plan) -> list[Entry]:
+    return [entry for entry in plan.entries if entry.form == "tensor" and 0 not in _shape(entry)]
+
+
+def _store_chunked(plan: Plan, folder: Path, *, compute: bool) -> Any:
+    """Write what dask holds, as one graph; each block goes to its own place in a file, so there is nothing to lock."""
+    chunked = [entry for entry in _tensors(plan) if entry.variable.chunks is not None]
+    if not chunked:
+        return None
+    import dask.array
+
+    targets: Any = [_Target.of(entry, folder) for entry in chunked]
+    return dask.array.store([_source(entry) for entry in chunked], targets, lock=False, compute=compute)
+
+
+def _put_in_place(staged: Path, target: Path) -> None:
+    """Give the folder that is whole, or the archive of it, the name of the target."""
+    if target.suffix != _ARCHIVE:
+        swap(staged, target)
+        return
+    from tensordict import pack_memmap
+
+    with replaced(target) as archive:
+        pack_memmap(staged, archive)
+
+
+def _delayed(template: TensorDict, plan: Plan, target: Path, mode: str) -> Any:
+    """Lay the folder out now, and return what fills it and gives it its name.
+
+    The folder is not laid out by a task: a scheduler that loses a worker runs tasks again, and a folder that is made
+    anew would lose the blocks that are in it.
+    """
+    from dask.delayed import delayed
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = free_name(target, "tmp")
+    try:
+        _lay_out(template, plan, staged)
+        stored = _store_chunked(plan, staged, compute=False)
+    except BaseException:
+        remove(staged)
+        raise
+    finish: Any = delayed(_finish, pure=False)
+    return finish(str(staged), str(target), mode, os.stat(staged).st_ino, stored)
+
+
+def _finish(staged: str, target: str, mode: str, number: int, stored: Any) -> None:
+    """The last task. `number` is that of the folder, by which a second run knows that it has its name already."""
+    if os.path.exists(target) and os.stat(target).st_ino == number:
+        remove(Path(staged))  # the old one, which a lost worker could not remove any more
+        return
+    if not os.path.exists(staged):
+        raise FileNotFoundError(f"{target}: {_gone(staged)}")
+    _check_target(Path(target), mode)
+    _put_in_place(Path(staged), Path(target))
+    remove(Path(staged))
+
+
+def _gone(folder: str) -> str:
+    return f"the folder {folder!r}, which to_memmap had prepared, is gone; what it returned can be computed once. Call it again"
 
 
 @dataclass(frozen=True)
@@ -238,6 +301,8 @@ class _Target:
 
     def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
         dtype = np.dtype(CODE_DTYPES.get(self.torch_dtype, self.torch_dtype))
+        if not os.path.exists(self.path):
+            raise FileNotFoundError(_gone(os.path.dirname(self.path)))
         file = np.memmap(self.path, dtype, "r+", shape=self.shape)
         file[region] = self._codes(np.asarray(block))
 

@@ -5,6 +5,7 @@ Lazy arrays of the old store stay readable until the new one is whole.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -30,11 +31,11 @@ def replaced(target: Path) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = _free_name(target, "tmp")
+    beside = free_name(target, "tmp")
     try:
         yield beside
     except BaseException:
-        _remove(beside)
+        remove(beside)
         raise
     swap(beside, target)
 
@@ -44,26 +45,48 @@ def swap(new: Path, target: Path) -> None:
     if new.is_file() and not target.is_dir():
         os.replace(new, target)
         return
+    if target.exists() and _exchange(new, target):
+        remove(new)
+        return
     old = None
     try:
         if target.exists():
-            old = _free_name(target, "old")
+            old = free_name(target, "old")
             os.rename(target, old)
         os.rename(new, target)
     except BaseException:
         if old is not None and old.exists() and not target.exists():
             os.rename(old, target)
-        _remove(new)
+        remove(new)
         raise
     if old is not None:
-        _remove(old)
+        remove(old)
 
 
-def _free_name(target: Path, kind: str) -> Path:
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, so that a crash never leaves a folder's name to nothing; False where it cannot.
+
+    Linux has ``renameat2`` for this and macOS ``renamex_np``, but not for every file system; Python offers neither.
+    """
+    if os.name != "posix":
+        return False
+    libc = ctypes.CDLL(None)
+    names = os.fsencode(one), os.fsencode(other)
+    if hasattr(libc, "renameat2"):
+        here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        return bool(libc.renameat2(here, names[0], here, names[1], exchange) == 0)
+    if hasattr(libc, "renamex_np"):
+        return bool(libc.renamex_np(*names, 2) == 0)  # RENAME_SWAP
+    return False
+
+
+def free_name(target: Path, kind: str) -> Path:
+    """A name beside `target` that nobody has."""
     return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{kind}")
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
