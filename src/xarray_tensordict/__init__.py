@@ -6,6 +6,7 @@ Importing the package registers ``ds.td``; torch and tensordict are imported whe
 - ``ds.td``, ``dt.td``: the batch of a Dataset or DataTree and why, ``to_tensordict``, ``to_zarr``, ``to_h5``, ``to_memmap``
 - :func:`open_persistent`: a lazy ``PersistentTensorDict`` over any store the engine opens
 - :func:`to_dataset`, :func:`to_datatree`: from a tensordict to labelled arrays
+- :func:`inspect`: look at a store through both doors
 - :func:`annotate`: add dimension names and the batch to a store that exists
 - :func:`infer_batch`, :class:`ArrayInfo`: the inference by itself
 - :mod:`~xarray_tensordict.testing`: ``assert_same_tensordict``
@@ -24,14 +25,25 @@ if TYPE_CHECKING:
     from .core.inference import infer_batch
     from .core.model import ArrayInfo
     from .lazy.persistent import open_persistent
+    from .showing.inspection import inspect
     from .tensors.to_dataset import to_dataset, to_datatree
 
-__all__ = ["ArrayInfo", "annotate", "infer_batch", "open_persistent", "testing", "to_dataset", "to_datatree"]
+__all__ = [
+    "ArrayInfo",
+    "annotate",
+    "infer_batch",
+    "inspect",
+    "open_persistent",
+    "testing",
+    "to_dataset",
+    "to_datatree",
+]
 
 _WHERE = {
     "ArrayInfo": "core.model",
     "annotate": "annotate",
     "infer_batch": "core.inference",
+    "inspect": "showing.inspection",
     "open_persistent": "lazy.persistent",
     "to_dataset": "tensors.to_dataset",
     "to_datatree": "tensors.to_dataset",

@@ -1,6 +1,6 @@
 """What there is to say of ``ds.td`` and ``dt.td``, as plain data: text, HTML and JSON show the same.
 
-Nothing is read from a store. Lists are bounded by :data:`LONGEST`; the rest is counted.
+Nothing is read from a store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..dataset.entries import Entry, Plan, plan_entries
 from .layout import layout_text
 
 LONGEST = 20
-"""Rows that one section shows."""
+"""Rows that one section of a repr shows; the rest is counted."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class TreeSummary:
     total: int
 
 
-def summarize(ds: xr.Dataset, inference: Inference) -> Summary:
-    """Say what a Dataset becomes as a tensordict, and why."""
+def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LONGEST) -> Summary:
+    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the lists, None gives all."""
     plan = plan_entries(ds, inference)
     batch = inference.groups[()]
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
@@ -122,14 +122,24 @@ def summarize(ds: xr.Dataset, inference: Inference) -> Summary:
     return Summary(
         batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
         reason=_reason(ds, inference),
-        groups=tuple(_group_line(key, inference.groups[key]) for key in own[:LONGEST]),
+        groups=tuple(_group_line(key, inference.groups[key]) for key in own[:longest]),
         groups_total=len(own),
-        sections=tuple(section for section in _sections(plan) if section.total),
-        left_out=tuple(told[:LONGEST]),
+        sections=tuple(section for section in _sections(plan, longest) if section.total),
+        left_out=tuple(told[:longest]),
         left_out_total=len(told),
         hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
         notes=tuple(inference.warnings),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
+    )
+
+
+def shortened(summary: Summary) -> Summary:
+    """The same with lists of at most :data:`LONGEST` rows, for a repr."""
+    return replace(
+        summary,
+        groups=summary.groups[:LONGEST],
+        sections=tuple(replace(section, rows=section.rows[:LONGEST]) for section in summary.sections),
+        left_out=summary.left_out[:LONGEST],
     )
 
 
@@ -169,16 +179,17 @@ def _reason(ds: xr.Dataset, inference: Inference) -> str:
     return inference.reason
 
 
-def _sections(plan: Plan) -> list[Section]:
+def _sections(plan: Plan, longest: int | None) -> list[Section]:
     def of_class(name: str) -> list[Entry]:
         return [entry for entry in plan.entries if entry.entry_class == name]
 
     first = "Batched" if plan.batches[()].sizes else "Entries"
     return [
-        _section("batched", first, of_class("batched")),
-        _section("partial", "Partial (broadcast by name)", of_class("partial")),
-        _section("value", "One value for the whole batch", of_class("unbatched")),
+        _section(longest, "batched", first, of_class("batched")),
+        _section(longest, "partial", "Partial (broadcast by name)", of_class("partial")),
+        _section(longest, "value", "One value for the whole batch", of_class("unbatched")),
         _section(
+            longest,
             "unbatched",
             "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
             plan.unbatched,
@@ -186,8 +197,8 @@ def _sections(plan: Plan) -> list[Section]:
     ]
 
 
-def _section(kind: str, title: str, entries: list[Entry]) -> Section:
-    return Section(kind, title, tuple(_row(entry) for entry in entries[:LONGEST]), len(entries))
+def _section(longest: int | None, kind: str, title: str, entries: list[Entry]) -> Section:
+    return Section(kind, title, tuple(_row(entry) for entry in entries[:longest]), len(entries))
 
 
 def _row(entry: Entry) -> Row:

@@ -1,0 +1,1 @@
+"""The command ``xarray-tensordict``: look at stores, annotate, convert and check them from a terminal."""
