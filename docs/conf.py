@@ -1,0 +1,46 @@
+"""How the documentation is built: ``make docs``. Every code cell is executed, and a warning is an error."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version as version_of
+
+project = "xarray-tensordict"
+author = "The xarray-tensordict developers"
+copyright = author  # noqa: A001 - the name is Sphinx's
+version = release = version_of("xarray-tensordict")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+nitpicky = False
+
+# Code cells run in a folder of their own, so that stores that they write do not land among the sources.
+nb_execution_mode = "force" if os.environ.get("DOCS_EXECUTE", "1") == "1" else "off"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_execution_in_temp = True
+nb_merge_streams = True
+os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "xarray-tensordict"
+html_static_path = ["_static"]
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "show_prev_next": True}
+html_sidebars = {"index": []}
+
