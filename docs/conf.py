@@ -43,4 +43,3 @@ html_title = "xarray-tensordict"
 html_static_path = ["_static"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "show_prev_next": True}
 html_sidebars = {"index": []}
-

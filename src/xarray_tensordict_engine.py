@@ -131,6 +131,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         zarr_format: int | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         filled: bool = True,
+        **unknown: Any,
     ) -> xr.Dataset:
         """Open a store as one Dataset.
 
@@ -153,8 +154,11 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
             Trim a checkpoint of a replay buffer to the rows that have been filled.
         drop_variables, mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             As in ``xr.open_dataset``.
+        **unknown
+            There are no others: an unknown name is a TypeError that says which there are.
         """
-        arguments = {name: value for name, value in locals().items() if name not in {"self", "filename_or_obj"}}
+        arguments = {n: v for n, v in locals().items() if n not in {"self", "filename_or_obj", "unknown"}}
+        self._check_known(unknown)
         from xarray_tensordict.opening.datasets import open_flat
 
         ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
@@ -170,13 +174,17 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         """Open every group of a store, by path; ``"/"`` is the root."""
         return self._open_groups(filename_or_obj, kwargs, fit_parents=False)
 
+    def _check_known(self, unknown: Iterable[str]) -> None:
+        for name in unknown:
+            from xarray_tensordict.core.suggest import there_are
+
+            raise TypeError(
+                f"engine 'tensordict' has no parameter {name!r}; {there_are(name, self.open_dataset_parameters[1:])}"
+            )
+
     def _open_groups(self, source: Any, kwargs: dict[str, Any], *, fit_parents: bool) -> dict[str, xr.Dataset]:
         """A DataTree, unlike a dict, needs dims of one name to have one size along each branch."""
-        unknown = set(kwargs) - set(self.open_dataset_parameters)
-        if unknown:
-            raise TypeError(
-                f"engine 'tensordict' has no parameter {min(unknown)!r}; it has {self.open_dataset_parameters}"
-            )
+        self._check_known(set(kwargs).difference(self.open_dataset_parameters))
         from xarray_tensordict.opening.datasets import open_tree
 
         opener = partial(open_tree, fit_parents=fit_parents)

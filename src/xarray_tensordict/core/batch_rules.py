@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any
 
 from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, RecordedBatch
+from .suggest import there_are
 from .voting import is_time_like, names_of
 
 Dims = tuple[str | None, ...]
@@ -414,7 +415,8 @@ def _by_given_names(ballot: Ballot, names: tuple[str, ...]) -> GroupBatch:
         batch = _by_count(ballot, len(names))
         return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
     raise ValueError(
-        f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; the dims there are: {sorted(sizes) or 'none'}"
+        f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
+        f"{there_are(unknown[0], sizes, 'the dims there are')}"
     )
 
 
@@ -444,8 +446,7 @@ def _by_count(ballot: Ballot, count: int) -> GroupBatch:
         wrong = [info for info in wrong if info is not reference]
         raise ValueError(
             f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
-            f"{'/'.join(reference.key)!r} has shape {list(reference.shape)}, "
-            + ", ".join(f"{'/'.join(info.key)!r} has {list(info.shape)}" for info in wrong[:5])
+            + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
             + "; give a smaller count, or name the batch dims"
         )
     return GroupBatch(_names_at(voters, count), sizes, "given", reason)

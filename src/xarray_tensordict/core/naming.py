@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 
 from .model import ArrayInfo, GroupBatch, Inference, Key
+from .suggest import there_are
 
 Dims = tuple[str, ...]
 DimsArgument = Mapping[str | Key, Sequence[str | EllipsisType]]
@@ -129,7 +130,7 @@ def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> N
     for pattern in argument:
         text = "/".join(pattern) if isinstance(pattern, tuple) else pattern
         if not any(fnmatch.fnmatchcase(name, text) for name in names) and text not in names:
-            raise ValueError(f"dims: no array is called {text!r}; there are: {sorted(names)[:50]}")
+            raise ValueError(f"dims: no array is called {text!r}; {there_are(text, names)}")
 
 
 def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | EllipsisType, ...] | None, bool]:

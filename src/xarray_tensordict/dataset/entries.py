@@ -14,6 +14,7 @@ import xarray as xr
 
 from ..core.batch_rules import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.suggest import there_are
 from .describe import key_of
 from .xarray_private import multiindex_dims, transpose_axes
 
@@ -207,9 +208,7 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
     )
     known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
     for name in sorted(found - known):
-        raise ValueError(
-            f"there is no variable or group {name!r} in the dataset; there are: {sorted(map(str, ds.variables))}"
-        )
+        raise ValueError(f"there is no variable or group {name!r} in the dataset; {there_are(name, ds.variables)}")
     return found
 
 

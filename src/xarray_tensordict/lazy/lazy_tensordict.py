@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
+from ..core.suggest import there_are
 from .dialect import NO_DEFAULT, XarrayDialect, memmap_filename, register_class, register_pytree, unravel_key
 from .lazy_nodes import Group, Leaf, read_together
 from .selection import Selection, select
@@ -60,7 +61,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
                 f"{name!r} of {group.source.description} has no batch dim: it is in .unbatched of this tensordict, and "
                 f"in ds.td.unbatched"
             )
-        raise KeyError(f"there is no entry {name!r} in {group.source.description}; there are: {sorted(group.members)}")
+        raise KeyError(f"there is no entry {name!r} in {group.source.description}; {there_are(name, group.members)}")
 
     def _get_array(self, key: Any, default: Any = NO_DEFAULT) -> Any:
         key = unravel_key(key)

@@ -128,7 +128,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         left_out=tuple(told[:longest]),
         left_out_total=len(told),
         hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
-        notes=tuple(inference.warnings),
+        notes=(*inference.warnings, *_phony_dims(ds)),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
 
@@ -222,6 +222,17 @@ def _nbytes(entry: Entry) -> int | None:
         return None
     # a partial entry is broadcast without copying
     return int(entry.variable.size * entry.variable.dtype.itemsize)
+
+
+def _phony_dims(ds: xr.Dataset) -> list[str]:
+    """h5netcdf and netcdf4 number dims without a name, by the order in which they meet them."""
+    made_up = sorted(str(dim) for dim in ds.dims if str(dim).startswith("phony_dim_"))
+    if not made_up:
+        return []
+    return [
+        f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
+        f"xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
+    ]
 
 
 def _hidden_text(hidden: dict[str, tuple[int, ...]]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import h5py
@@ -17,12 +18,13 @@ import numpy as np
 
 from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
 from ..core.model import Key, LeftOut, StoredGroup, group_name
+from ..core.suggest import there_are
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
 from .hdf5_files import Hdf5Source, open_source
 from .hdf5_variables import GroupFacts, check_readable, is_record, read_array, read_field, record_dtype
 
-_LISTED_GROUPS = 20  # as many as an error message names
+_LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
 
 
 class _NoGroupError(KeyError):
@@ -205,16 +207,9 @@ class Hdf5Store:
         return None
 
     def _no_group(self, base: Any, names: Key) -> str:
-        known = []
-        for found in _walk_groups(base):
-            known.append("/" + found)
-            if len(known) > _LISTED_GROUPS:
-                known[-1] = "..."
-                break
-        return (
-            f"{self.description!r} has no group {group_name(names)!r}; "
-            f"its groups are: {', '.join(known) if known else 'only the root'}"
-        )
+        there = ["/" + found for found in islice(_walk_groups(base), _LISTED_GROUPS)]
+        name = group_name(names)
+        return f"{self.description!r} has no group {name!r}; {there_are(name, there, 'the groups there are')}"
 
     # Describing a group
 

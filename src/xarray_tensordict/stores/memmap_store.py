@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
+from ..core.suggest import there_are
 from .memmap_files import ArchiveFiles, FolderFiles
 from .memmap_levels import META, Level, LevelReader, Node
 
 STORAGE_META = "storage_metadata.json"
 _SINGLE = "_-single-tensor-_"
-_LISTED_GROUPS = 20
 
 
 def is_memmap_folder(path: Path) -> bool:
@@ -140,8 +140,8 @@ class MemmapStore:
             self._level(key)
         except KeyError:
             raise FileNotFoundError(
-                f"{self._description}: group {group_name(key)!r} does not exist; the groups there are: "
-                f"{self._groups()[:_LISTED_GROUPS] or 'none'}"
+                f"{self._description}: group {group_name(key)!r} does not exist; "
+                f"{there_are(group_name(key), self._groups(), 'the groups there are')}"
             ) from None
         self._nodes, self._levels = {(): self._nodes[key]}, {(): self._levels[key]}
         return self

@@ -171,11 +171,19 @@ def _format_of_folder(local: Path, description: str) -> str:
             f"keeps them in "
             f"an HDF5 file, in a compact form of torchrl's own; open {str(compact[0])!r} for its arrays"
         )
+    stores = [name for name in there if _looks_like_a_store(local / name)]
+    hint = f". In it are {stores}: open one of these" if stores else ""
     raise ValueError(
         f"{description}: expected a zarr store (a folder with {_ZARR_FILES[0]!r} or {_ZARR_FILES[1]!r}) or a "
         f"memory-mapped "
-        f"tensordict (a folder with 'meta.json'), found a folder with {there or 'nothing'} in it"
+        f"tensordict (a folder with 'meta.json'), found a folder with {there or 'nothing'} in it{hint}"
     )
+
+
+def _looks_like_a_store(path: Path) -> bool:
+    if path.is_dir():
+        return any((path / name).is_file() for name in (*_ZARR_FILES, "meta.json"))
+    return path.suffix in {".h5", ".hdf5", ".nc", ".tdz"} or path.name.endswith(".zarr.zip")
 
 
 def _is_archive_of_tensordict(local: Path) -> bool:

@@ -16,6 +16,7 @@ from zarr.abc.store import Store as ZarrStoreBase
 from zarr.errors import ContainsArrayError, GroupNotFoundError, NodeNotFoundError
 from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
+from ..core.suggest import there_are
 from .zarr_private import group_from_zmetadata
 from .zip_store import ForkSafeZipStore
 
@@ -222,6 +223,7 @@ def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
         found = "is an array" if node is not None else "does not exist"
         there = [f"/{name}" for name, child in group.members(max_depth=2) if isinstance(child, zarr.Group)]
         raise FileNotFoundError(
-            f"{description}: group {'/' + '/'.join(parts)!r} {found}; the groups there are: {there[:20] or 'none'}"
+            f"{description}: group {'/' + '/'.join(parts)!r} {found}; "
+            f"{there_are('/' + '/'.join(parts), there, 'the groups there are')}"
         )
     return node

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import xarray as xr
 
+from ..core.suggest import there_are
 from .arguments import check_choice, progress_bar
 from .encodings import check_sizes
 from .plan import Source, source_of_dataset, source_of_tree
@@ -141,7 +142,7 @@ def checked_encoding(
     known = {name: variable for node in source.nodes.values() for name, variable in _named(node)}
     for name, asked in (encoding or {}).items():
         if name not in known:
-            raise ValueError(f"encoding: there is no variable {name!r}; there are: {sorted(known)}")
+            raise ValueError(f"encoding: there is no variable {name!r}; {there_are(name, known)}")
         refused = sorted(_REFUSED & set(asked)) if layout == "tensordict" else []
         if refused:
             raise ValueError(

@@ -14,6 +14,8 @@ import numpy as np
 import xarray as xr
 from xarray.conventions import encode_cf_variable
 
+from ..core.suggest import there_are
+
 _CF_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
 _CF_TIMES = ("units", "calendar")
 _CF_KEPT = (*_CF_PACKING, *_CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
@@ -114,7 +116,7 @@ def check_sizes(argument: str, sizes: Mapping[str, int] | None, dims: Mapping[st
     given: Mapping[str, Any] = sizes
     for dim, size in given.items():
         if dim not in dims:
-            raise ValueError(f"{argument}: there is no dim {dim!r}; the dims there are: {sorted(dims)}")
+            raise ValueError(f"{argument}: there is no dim {dim!r}; {there_are(dim, dims, 'the dims there are')}")
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
             raise ValueError(
                 f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}"

@@ -1,0 +1,35 @@
+"""The end of a message about a name that is not there: the nearest one, and all there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+LONGEST = 50
+"""Names that a message lists."""
+
+
+def there_are(name: object, known: Iterable[object], what: str = "there are") -> str:
+    """Say what there is, and which of it was probably meant.
+
+    Parameters
+    ----------
+    name
+        The name that is not there.
+    known
+        The names there are.
+    what
+        How the list is introduced.
+
+    Examples
+    --------
+    >>> there_are("tme", ["time", "lat"], "the dims there are")
+    "the dims there are: ['lat', 'time']. Did you mean 'time'?"
+    >>> there_are("x", [])
+    'there are: none'
+    """
+    names = sorted(map(str, known))
+    listed = f"{names[:LONGEST]} and {len(names) - LONGEST} more" if len(names) > LONGEST else str(names or "none")
+    lowered = {each.lower(): each for each in reversed(names)}
+    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    return f"{what}: {listed}. Did you mean {lowered[near[0]]!r}?" if near else f"{what}: {listed}"
