@@ -231,7 +231,7 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
         return []
     return [
         f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
-        f"xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
+        "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
     ]
 
 
