@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import corpus
+import s3_server
 from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
 
 
@@ -35,3 +36,16 @@ def open_both() -> Iterator[Callable[..., corpus.Doors]]:
 def doors(store: Path, open_both: Callable[..., corpus.Doors]) -> corpus.Doors:
     """Both doors of the store, opened without arguments. The law of two doors has been checked."""
     return open_both(store)
+
+
+@pytest.fixture(scope="session")
+def s3_of_session() -> Iterator[s3_server.S3Server]:
+    with s3_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_of_session: s3_server.S3Server) -> s3_server.S3Server:
+    """An S3 API on loopback; it remembers the requests of this test."""
+    s3_of_session.requests.clear()
+    return s3_of_session

@@ -230,8 +230,10 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
     if not made_up:
         return []
     return [
-        (f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
-        "xr.open_dataset(..., engine='tensordict') finds the batch of such a file")
+        (
+            f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
+            "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
+        )
     ]
 
 

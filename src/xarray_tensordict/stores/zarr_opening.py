@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
 from zarr.errors import ContainsArrayError, GroupNotFoundError, NodeNotFoundError
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import StorePath, ZipStore
 
 from ..core.suggest import there_are
+from .remote import client_errors, is_remote
 from .zarr_private import group_from_zmetadata
 from .zip_store import ForkSafeZipStore
 
 _ABSENT = (FileNotFoundError, GroupNotFoundError, NodeNotFoundError, ContainsArrayError)
-_LOCAL = (LocalStore, MemoryStore, ZipStore)
 
 Node: TypeAlias = "zarr.Group | zarr.Array[Any]"
 
@@ -98,7 +98,7 @@ def open_node(
     if consolidated is None and not is_remote(source):
         consolidated = False
     request = _Request(source, description, consolidated, storage_options, zarr_format)
-    with warnings.catch_warnings():
+    with client_errors(source, description), warnings.catch_warnings():
         # zarr says that consolidated metadata is no part of v3 yet; and that both formats stand in one folder
         warnings.simplefilter("ignore")
         return Opened(_open(request), owns)
@@ -131,8 +131,6 @@ def _open(request: _Request) -> Node:
         ) from error
     except ValueError as error:
         raise ValueError(f"{request.description}: the zarr group cannot be opened: {error}") from error
-    except Exception as error:  # the client libraries of object stores have exceptions of their own
-        raise _of_the_client(error, request.description) from error
 
 
 def _open_group(request: _Request) -> zarr.Group:
@@ -168,40 +166,6 @@ def _array_or_none(request: _Request) -> zarr.Array[Any] | None:
         return request.array()
     except (ValueError, OSError, KeyError, TypeError, AttributeError):
         return None  # a group, or unreadable, of which the opening as a group tells
-
-
-def _of_the_client(error: Exception, description: str) -> Exception:
-    """An error of s3fs, obstore or another client as one of Python's own, with the way out."""
-    told = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-    if isinstance(error, ImportError):
-        return ImportError(
-            f"{description}: the package for this kind of URL is not installed ({error}); for s3:// install "
-            f"'xarray-tensordict[s3]'"
-        )
-    words = told.lower()
-    if isinstance(error, PermissionError) or any(word in words for word in _REFUSALS):
-        return PermissionError(
-            f"{description}: the store does not let this process read ({told}). Pass credentials in storage_options, for "
-            f"s3:// as {{'key': ..., 'secret': ...}}, or {{'anon': True}} for what is public"
-        )
-    if isinstance(error, OSError) or "connect" in words or "timeout" in words:
-        return ConnectionError(f"{description}: the store does not answer ({told}); check the address and the network")
-    return error
-
-
-_REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
-
-
-def is_remote(source: Any) -> bool:
-    """Whether requests to the store take long: all but local files and memory."""
-    if isinstance(source, (str, os.PathLike)):
-        text = os.fspath(source)
-        return "://" in text and not text.startswith("file://")
-    if isinstance(source, StorePath):
-        return is_remote(source.store)
-    if isinstance(source, WrapperStore):
-        return is_remote(source._store)
-    return isinstance(source, ZarrStoreBase) and not isinstance(source, _LOCAL)
 
 
 def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:

@@ -31,7 +31,8 @@ from ..core.metadata import (
 from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
-from .zarr_opening import Node, child, is_remote, open_node
+from .remote import is_remote
+from .zarr_opening import Node, child, open_node
 from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, with_dims
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from ..core.suggest import there_are
+from ..stores.remote import client_errors
 from .arguments import check_choice, progress_bar
 from .encodings import check_sizes
 from .plan import Source, source_of_dataset, source_of_tree
@@ -109,7 +110,7 @@ def _write_zarr(
         target.storage_options,
         compute,
     )
-    with progress_bar(shown=progress and compute):
+    with client_errors(target.store, target.description), progress_bar(shown=progress and compute):
         if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
             from .zarr_update import update_store
 
