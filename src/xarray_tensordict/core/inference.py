@@ -213,12 +213,21 @@ class _Tree:
         ballot = self.ballot(key)
         if ballot.voters:
             batch = by_named_dims(ballot) or by_shape(ballot) or no_batch("the arrays share no leading size")
+            batch = batch if batch.sizes else self._of_empty(key) or batch
         else:
             batch = self._shared_by_children(key)
         noted = [f"{child[-1]!r} is a {kind}" for child in self.children[key] if (kind := self.sparse(child))]
         if noted:
             batch = GroupBatch(batch.dims, batch.sizes, batch.evidence, f"{batch.reason}; {', '.join(noted)}")
         return batch
+
+    def _of_empty(self, key: Key) -> GroupBatch | None:
+        """A selection of no rows leaves a mask without the batch as the only one with elements: the names decide then."""
+        ballot = self.ballot(key)
+        voters = voters_of(ballot.arrays, sparse=False, group_attrs=self.attrs.get(key, {}), empty=True)
+        if len(voters) == len(ballot.voters):
+            return None
+        return by_named_dims(replace(ballot, voters=tuple(voters), stops=feature_dims(ballot.reach, voters)))
 
     def _shared_by_children(self, key: Key) -> GroupBatch:
         """Rule 6: a group without voters takes what all its children share; children without voters do not count."""

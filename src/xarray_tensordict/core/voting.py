@@ -151,8 +151,13 @@ def sparse_kind(names: Iterable[str], attrs: Mapping[str, Any]) -> str | None:
     return "CSR matrix" if set(names) >= _SPARSE_TRIPLE and len(set(names)) <= len(_SPARSE_TRIPLE) + 1 else None
 
 
-def voters_of(arrays: Iterable[ArrayInfo], *, sparse: bool, group_attrs: Mapping[str, Any]) -> list[ArrayInfo]:
-    """Select the arrays of one group that vote: numeric data with at least one axis that no CF attribute claims."""
+def voters_of(
+    arrays: Iterable[ArrayInfo], *, sparse: bool, group_attrs: Mapping[str, Any], empty: bool = False
+) -> list[ArrayInfo]:
+    """Select the arrays of one group that vote: numeric data with at least one axis that no CF attribute claims.
+
+    With `empty` those without elements vote too.
+    """
     arrays = list(arrays)
     if sparse:
         return []
@@ -165,7 +170,7 @@ def voters_of(arrays: Iterable[ArrayInfo], *, sparse: bool, group_attrs: Mapping
         if info.kind == "numeric" and info.role == "data" and info.shape and info.key[-1] not in claimed
     ]
     # an array without elements says nothing where others have some; a buffer of nothing but such keeps its [0]
-    return [info for info in voters if 0 not in info.shape] or voters
+    return voters if empty else [info for info in voters if 0 not in info.shape] or voters
 
 
 def names_of(keys: Iterable[Key], limit: int = 4) -> str:

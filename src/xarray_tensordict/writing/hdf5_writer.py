@@ -22,6 +22,7 @@ from ..core.model import Key
 from ..core.unbatched_entry import encode_array
 from ..dataset.xarray_private import past_cache
 from .encodings import hdf5_encoding
+from .packing import packed
 from .plan import GroupPlan, WritePlan
 from .stored_form import Stored, to_json
 from .zarr_writer import read_now
@@ -325,8 +326,10 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
                 f"layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
-            variables[name].encoding = hdf5_encoding(stored.variable, chunks=options.chunks, keep_cf=True)
+            full = group.node.names[name]
+            encoding = hdf5_encoding(stored.variable, chunks=options.chunks, keep_cf=True)
+            variable = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+            variables[name], variables[name].encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}

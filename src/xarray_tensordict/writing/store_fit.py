@@ -11,6 +11,7 @@ import zarr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..core.metadata import ARRAY_ATTR, own_array_record
+from .packing import checked
 from .stored_form import NS_UNITS, map_values, nanoseconds
 
 _CODED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"})
@@ -101,6 +102,13 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
     words = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar", "dtype")
     encoding = {word: there.encoding[word] for word in words if word in there.encoding}
     held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
+    if new.dtype.kind in "iuf":
+        held = checked(
+            name,
+            held,
+            {**encoding, "dtype": array.dtype},
+            remedy=f"{where} stores it so; write to a new store",
+        )
     bare = xr.Variable(held.dims, held._data, {}, encoding, fastpath=True)
     with warnings.catch_warnings():
         # xarray warns where it takes other units than those of the array, which is refused below

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
@@ -113,6 +114,8 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
     ValueError
         For times that int64 nanoseconds cannot hold, with ``layout="tensordict"``.
     """
+    _check_extension(variable, place)
+    variable = as_declared(variable, place.name)
     kind = variable.dtype.kind
     if kind == "O" and not _is_text_dtype(variable.dtype) and place.layout == "xarray":
         return _of_objects(variable, place)
@@ -133,6 +136,42 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
     if axes != sorted(axes):
         stored.record["order"] = [axes.index(axis) for axis in range(len(axes))]
     return stored
+
+
+def as_declared(variable: xr.Variable, name: str) -> xr.Variable:
+    """The same variable; blocks of dask that are not of the dtype that was declared must lose nothing by becoming it.
+
+    ``apply_ufunc(output_dtypes=)`` and ``map_blocks(template=)`` believe what they are told, and stores cast silently.
+    """
+    dtype = variable.dtype
+    if variable.chunks is None or dtype.kind not in _NUMBERS:
+        return variable
+
+    def check(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if values.dtype == dtype:
+            return values
+        if np.can_cast(values.dtype, dtype, "same_kind"):
+            cast = values.astype(dtype)
+            if dtype.kind not in "iu" or np.array_equal(cast, values):
+                return cast
+        raise TypeError(
+            f"variable {name!r}: its dtype was declared as {dtype}, and dask computes {values.dtype}, which does not "
+            "fit; correct the dtype where it is declared (output_dtypes=, dtype=, template=), or convert with .astype()"
+        )
+
+    return map_values(variable, check, dtype)
+
+
+def _check_extension(variable: xr.Variable, place: Place) -> None:
+    """Raise for the dtypes of pandas: ``groupby_bins`` makes intervals."""
+    dtype: Any = variable.dtype
+    if isinstance(dtype, np.dtype):
+        return
+    if isinstance(dtype, pd.IntervalDtype):
+        remedy = f"replace the intervals, as with ds[{place.name!r}] = [interval.mid for interval in ds[{place.name!r}].values]"
+    else:
+        remedy = "convert it with .astype() to a dtype of numpy, or drop it"
+    raise TypeError(f"variable {place.name!r} has the dtype {dtype} of pandas, which no store here holds; {remedy}")
 
 
 def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:

@@ -23,6 +23,7 @@ from ..core.model import Key
 from ..core.unbatched_entry import encode_array
 from ..dataset.xarray_private import past_cache, read
 from .encodings import zarr_encoding
+from .packing import packed
 from .plan import GroupPlan, WritePlan
 from .stored_form import Stored, contiguous, to_json
 
@@ -176,8 +177,9 @@ def _variable(
     attrs = {**stored.variable.attrs, **array_markers(stored, sizes)}
     variable = xr.Variable(stored.variable.dims, past_cache(contiguous(stored.variable))._data, attrs, fastpath=True)
     keep_cf = plan.layout == "xarray"
-    variable.encoding = zarr_encoding(
-        group.node.names[name],
+    full = group.node.names[name]
+    encoding = zarr_encoding(
+        full,
         stored.variable,
         zarr_format=options.zarr_format,
         chunks=options.chunks,
@@ -185,6 +187,9 @@ def _variable(
         compressors=options.compressors,
         keep_cf=keep_cf,
     )
+    if keep_cf:
+        variable, encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
+    variable.encoding = encoding
     if not keep_cf and options.zarr_format == 3 and "_FillValue" not in attrs:
         # xarray would add the attribute _FillValue = NaN, for nothing
         variable.encoding["_FillValue"] = None
