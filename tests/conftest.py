@@ -8,6 +8,7 @@ import pytest
 
 import corpus
 import s3_server
+from loading_samples import counted  # noqa: F401 - a fixture
 from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
 
 

@@ -14,6 +14,7 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
+from .loading.methods import LoadingMethods
 from .tree_accessor import DataTreeAccessor
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _shadow_warned = False
 
 
-class DatasetAccessor:
+class DatasetAccessor(LoadingMethods):
     """``ds.td``: the batch of a Dataset, and the ways to tensordict.
 
     Examples

@@ -126,3 +126,32 @@ def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
     moved = xr.Variable([variable.dims[axis] for axis in order], data, variable.attrs, fastpath=True)
     moved.encoding = variable.encoding
     return moved
+
+
+def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any, Any] | None:
+    """Which positions along an axis of the stored array a lazy variable shows; None where that is not known.
+
+    It is not for what is in memory, and behind a selection of points.
+    """
+    found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
+    data: Any = variable._data
+    while not isinstance(data, BackendArray):
+        if isinstance(data, indexing.LazilyIndexedArray):
+            kept = [place for place, key in enumerate(data.key.tuple) if not isinstance(key, (int, np.integer))]
+            axis = kept[axis]
+            key = data.key.tuple[axis]
+            if isinstance(key, slice):
+                key = range(*key.indices(data.array.shape[axis]))
+            found = _compose(key, found)
+        data = getattr(data, "array", None)
+        if data is None or isinstance(data, (np.ndarray, indexing.LazilyVectorizedIndexedArray)):
+            return None
+    return found
+
+
+def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any, Any]) -> range | np.ndarray[Any, Any]:
+    """The positions `outer` of `inner`."""
+    if isinstance(inner, range) and isinstance(outer, range):
+        return inner[outer.start : outer.stop : outer.step]
+    found: np.ndarray[Any, Any] = np.asarray(inner)[np.asarray(outer)]
+    return found

@@ -136,13 +136,13 @@ def _persistent(
     ds: xr.Dataset, batch_dims: BatchDims | None, *, description: str, device: Any, closer: Callable[[], None] | None
 ) -> XarrayPersistentTensorDict:
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
-    _leave_out_times(plan)
+    leave_out_times(plan)
     warn_left_out(plan.left_out)
     source = Source(description, {**_told(ds), **plan.left_out}, [Leaf.of(entry) for entry in plan.unbatched], closer)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 
-def _leave_out_times(plan: Plan) -> None:
+def leave_out_times(plan: Plan) -> None:
     """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
     uncertain = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM" and _may_overflow(entry)]
     for entry, values in zip(uncertain, compute_together([entry.variable for entry in uncertain]), strict=True):

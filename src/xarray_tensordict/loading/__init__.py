@@ -1,0 +1,1 @@
+"""From a lazy Dataset to a training loop: batches, shuffles, windows, datasets for torch's DataLoader."""

@@ -1,0 +1,309 @@
+"""``ds.td.batches``: a Dataset as batches for a training loop."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import xarray as xr
+from tensordict import TensorDict
+
+from ..core.inference import BatchDims
+from ..core.model import Inference
+from ..dataset.entries import Unbatched
+from ..dataset.record import infer_dataset
+from .order import BlockOrder, Blocks, FullOrder, Ints, Order, Shuffle, every, pieces
+from .planning import READ_BYTES, plan_blocks
+from .read_ahead import ReadAhead
+from .reading import Part, RowReader, Values
+from .samples import Samples, samples_of
+
+
+class _Piece(NamedTuple):
+    """Consecutive samples of one batch that are read together."""
+
+    batch: int
+    first: int
+    last: int
+    read: int
+
+
+class _Read(NamedTuple):
+    """What was read for some pieces, and where the rows of their samples are in it; None: in this order."""
+
+    parts: list[Part]
+    places: Ints | None
+    pieces: list[_Piece]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked arguments of ``batches``."""
+
+    batch_size: int
+    shuffle: Shuffle = False
+    seed: int = 0
+    drop_last: bool = False
+    prefetch: int = 2
+    rank: int = 0
+    world_size: int = 1
+    device: Any = None
+
+
+class Batches:
+    """An iterable over the batches of a Dataset, as often as one likes; made by ``ds.td.batches``.
+
+    Each ``iter()`` starts the next epoch, which with a shuffle has another order. Nothing is read before, except
+    `within`, and times that may not fit into int64 nanoseconds.
+
+    Attributes
+    ----------
+    epoch
+        The epoch that the next ``iter()`` runs; :meth:`set_epoch` chooses it.
+    seed
+        The order of an epoch depends on the seed, the epoch, the sizes of the Dataset, and with ``shuffle=True`` on its
+        chunks and on `batch_size`; not on `prefetch`, nor on how dask computes.
+    """
+
+    def __init__(self, reader: RowReader, samples: Samples, blocks: Blocks, options: Options, epoch: int) -> None:
+        self._reader = reader
+        self._samples = samples
+        self._blocks = blocks
+        self.options = options
+        self.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch, the same on every rank."""
+        whole, rest = divmod(self._per_rank, self.options.batch_size)
+        return whole + bool(rest and not self.options.drop_last)
+
+    @property
+    def _per_rank(self) -> int:
+        return len(self._samples) // self.options.world_size
+
+    @property
+    def seed(self) -> int:
+        return self.options.seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter()`` runs, as of torch's ``DistributedSampler``."""
+        self.epoch = _whole_number(epoch, "epoch", 0)
+
+    def __iter__(self) -> Iterator[TensorDict]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        return self.run(epoch)
+
+    def run(self, epoch: int, worker: int = 0, workers: int = 1) -> Iterator[TensorDict]:
+        """The batches of one epoch that belong to one of several workers.
+
+        With ``shuffle=True`` each worker has a run of them, so that it reads chunks of its own; else every
+        `workers`-th, so that in turn they give the batches in order.
+        """
+        numbers = range(worker, len(self), workers)
+        if self.options.shuffle is True:
+            numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
+        if not self.options.prefetch:
+            return self._cut(self._reads(epoch, numbers))
+        # the next rows are read while batches are made of the last ones
+        return ReadAhead(lambda: self._cut(ReadAhead(lambda: self._reads(epoch, numbers), 1)), self.options.prefetch)
+
+    def order(self, epoch: int) -> Order:
+        """The order of the samples of this rank in an epoch."""
+        options = self.options
+        count = len(self._samples)
+        if options.shuffle == "full":
+            first, last = options.rank * self._per_rank, (options.rank + 1) * self._per_rank
+            return FullOrder(count, [options.seed, epoch], first, last, self._together)
+        entropy = [options.seed, epoch] if options.shuffle else None
+        order: BlockOrder = self._blocks.order(entropy, options.rank, options.world_size)
+        if not self._blocks.chunked:
+            order.cuts = every(self._together, self._per_rank)
+        return order
+
+    @property
+    def _together(self) -> int:
+        """How many samples are read at once where no chunks say so: whole batches."""
+        size = self.options.batch_size
+        return size * max(1, READ_BYTES // max(1, size * self._samples.width * self._reader.row_bytes))
+
+    def _reads(self, epoch: int, numbers: range) -> Iterator[_Read]:
+        """Read what the batches of these numbers need, each row once for all pieces that are read together."""
+        order = self.order(epoch)
+        for _, group in groupby(self._pieces(order.cuts, numbers), key=operator.attrgetter("read")):
+            together = list(group)
+            samples = np.concatenate([order.samples(piece.first, piece.last) for piece in together])
+            rows, places = _distinct(self._samples.rows(samples))
+            yield _Read(self._reader.read(rows), places, together)
+
+    def _pieces(self, cuts: Ints, numbers: range) -> Iterator[_Piece]:
+        for number in numbers:
+            first, last = self._range(number)
+            for begin, end, read in pieces(cuts, first, last):
+                yield _Piece(number, begin, end, read)
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """The positions of a batch."""
+        size = self.options.batch_size
+        return number * size, min((number + 1) * size, self._per_rank)
+
+    def _cut(self, reads: Iterator[_Read]) -> Iterator[TensorDict]:
+        """Cut batches from what was read; one that lies across several reads is put together."""
+        pending: list[list[Values]] = []
+        with closing(reads):  # type: ignore[type-var]
+            for read in reads:
+                offset = 0
+                total = sum(piece.last - piece.first for piece in read.pieces)
+                for piece in read.pieces:
+                    count = piece.last - piece.first
+                    pending.append(self._picked(read, offset, count, whole=count == total))
+                    offset += count
+                    first, last = self._range(piece.batch)
+                    if piece.last == last:
+                        yield self._built(pending, last - first)
+                        pending = []
+
+    def _picked(self, read: _Read, offset: int, count: int, *, whole: bool) -> list[Values]:
+        width = self._samples.width
+        found: slice | Ints = slice(offset * width, (offset + count) * width)
+        if read.places is not None:
+            found = read.places[found]
+        return [part.pick(found, whole=whole) for part in read.parts]
+
+    def _built(self, pending: Sequence[list[Values]], count: int) -> TensorDict:
+        picked = pending[0] if len(pending) == 1 else self._reader.join(pending)
+        td = self._reader.assemble(picked, self._samples.shape(count))
+        return td if self.options.device is None else _sent(td, self.options.device)
+
+    def __repr__(self) -> str:
+        from .describe import describe
+
+        return describe(self)
+
+
+def open_batches(
+    ds: xr.Dataset,
+    batch_size: int,
+    *,
+    shuffle: Shuffle = False,
+    seed: int | None = None,
+    epoch: int = 0,
+    drop_last: bool = False,
+    window: Mapping[str, int] | None = None,
+    stride: int = 1,
+    within: str | None = None,
+    prefetch: int = 2,
+    rank: int = 0,
+    world_size: int = 1,
+    device: Any = None,
+    buffer_size: int | None = None,
+    batch_dims: BatchDims | None = None,
+    coords: bool | Iterable[str] = True,
+    unbatched: Unbatched = "drop",
+    exclude: Iterable[str] = (),
+    inference: Inference | None = None,
+) -> Batches:
+    """Make the batches of a Dataset; see ``Dataset.td.batches`` for the parameters."""
+    if shuffle not in (False, True, "full"):
+        raise ValueError(f"shuffle: expected False, True (by chunks) or 'full', got {shuffle!r}")
+    world_size = _whole_number(world_size, "world_size", 1)
+    rank = _whole_number(rank, "rank", 0)
+    if rank >= world_size:
+        raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
+    options = Options(
+        _whole_number(batch_size, "batch_size", 1),
+        shuffle if shuffle == "full" else bool(shuffle),
+        _chosen_seed(seed, shared=bool(shuffle) and world_size > 1),
+        bool(drop_last),
+        _whole_number(prefetch, "prefetch", 0),
+        rank,
+        world_size,
+        None if device is None else torch.device(device),
+    )
+    samples, reader = open_rows(
+        ds,
+        window=window,
+        stride=stride,
+        within=within,
+        batch_dims=batch_dims,
+        coords=coords,
+        unbatched=unbatched,
+        exclude=exclude,
+        inference=inference,
+    )
+    if 0 < len(samples) < world_size:
+        raise ValueError(f"world_size={world_size}: there are only {len(samples)} samples, so a rank would have none")
+    buffer = None if buffer_size is None else _whole_number(buffer_size, "buffer_size", 1)
+    blocks = plan_blocks(reader, samples, options.batch_size, shuffle=shuffle is not False, buffer=buffer)
+    return Batches(reader, samples, blocks, options, epoch)
+
+
+def open_rows(
+    ds: xr.Dataset,
+    *,
+    window: Mapping[str, int] | None,
+    stride: int,
+    within: str | None,
+    batch_dims: BatchDims | None,
+    coords: bool | Iterable[str],
+    unbatched: Unbatched,
+    exclude: Iterable[str],
+    inference: Inference | None,
+) -> tuple[Samples, RowReader]:
+    """The samples of a Dataset and what reads them."""
+    if inference is None or batch_dims is not None:
+        inference = infer_dataset(ds, given=batch_dims)
+    samples = samples_of(ds, inference, window=window, stride=stride, within=within)
+    lead = len(samples.sizes)
+    # the samples of a batch of windows follow each other along no dim of the Dataset
+    names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[lead - 1])
+    reader = RowReader(ds, inference, samples.sizes, names, coords=coords, unbatched=unbatched, exclude=exclude)
+    return samples, reader
+
+
+def read_samples(reader: RowReader, samples: Samples, numbers: Ints) -> TensorDict:
+    """Read samples at once, in the order of their numbers, each row once."""
+    rows, places = _distinct(samples.rows(numbers))
+    found: Ints | slice = slice(None) if places is None else places
+    picked = [part.pick(found, whole=True) for part in reader.read(rows)]
+    return reader.assemble(picked, samples.shape(len(numbers)))
+
+
+def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
+    """Rows in ascending order, none twice, and the places of the given ones among them; None: they are the same."""
+    if np.all(rows[1:] > rows[:-1]):
+        return rows, None
+    return np.unique(rows, return_inverse=True)
+
+
+def _sent(td: TensorDict, device: torch.device) -> TensorDict:
+    if device.type == "cuda":
+        td = td.pin_memory()
+    return td.to(device, non_blocking=True)
+
+
+def _chosen_seed(seed: int | None, *, shared: bool) -> int:
+    if seed is not None:
+        return _whole_number(seed, "seed", 0)
+    if shared:
+        raise ValueError(
+            "seed: with shuffle and world_size > 1 every rank must be given the same seed; without, the ranks would shuffle "
+            "differently, and share rows"
+        )
+    # from torch's generator, as torch's own samplers do: torch.manual_seed makes it reproducible
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def _whole_number(value: Any, what: str, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected a whole number, got {value!r}") from None
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{what}: expected a whole number of at least {least}, got {value!r}")
+    return number

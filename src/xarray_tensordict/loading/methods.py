@@ -1,0 +1,190 @@
+"""``ds.td.batches`` and ``ds.td.to_torch_dataset``: thin shells, as the rest of the accessor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import xarray as xr
+
+from ..core.inference import BatchDims
+from ..core.model import Inference
+
+if TYPE_CHECKING:
+    from ..dataset.entries import Unbatched
+    from .batches import Batches
+
+
+class LoadingMethods:
+    """The part of ``ds.td`` that feeds training loops."""
+
+    _ds: xr.Dataset
+
+    def infer(self) -> Inference:
+        """The decision about the batch."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool | Literal["full"] = False,
+        seed: int | None = None,
+        epoch: int = 0,
+        drop_last: bool = False,
+        window: Mapping[str, int] | None = None,
+        stride: int = 1,
+        within: str | None = None,
+        prefetch: int = 2,
+        rank: int = 0,
+        world_size: int = 1,
+        device: Any = None,
+        buffer_size: int | None = None,
+        batch_dims: BatchDims | None = None,
+        coords: bool | Iterable[str] = True,
+        unbatched: Unbatched = "drop",
+        exclude: Iterable[str] = (),
+    ) -> Batches:
+        """Iterate over TensorDicts of `batch_size` rows along the first batch dim, read when they are needed.
+
+        Parameters
+        ----------
+        batch_size
+            Samples in a batch: rows of the first batch dim (the other batch dims stay), or windows.
+        shuffle
+            False: as they come. True: chunks are shuffled, then the rows of a buffer of whole chunks, so that each
+            chunk is read once; rows of one chunk come near each other. "full": any permutation of all rows, each
+            as likely as any other; a chunk is read for each batch that needs it.
+        seed
+            The order depends on the seed and the epoch. None: drawn from torch's generator; with several ranks it
+            must be given.
+        epoch
+            The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
+        drop_last
+            Leave out a last batch that is not full.
+        window
+            ``{"time": 8}``: samples are windows of so many rows along this batch dim, and batches have the shape
+            ``[batch_size, 8, ...]`` and the names ``[None, "time", ...]``. Windows run for each index of the batch dims in
+            front of it.
+        stride
+            Rows from the start of a window to that of the next.
+        within
+            The name of a variable or coordinate whose runs of equal values along the window are episodes. Windows start
+            anew in each, and none crosses its end; episodes shorter than a window are skipped.
+        prefetch
+            How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
+        rank, world_size
+            Of several processes each gets the same number of batches, and no row of another. Up to ``world_size - 1``
+            rows are left out of an epoch; with a shuffle others in each.
+        device
+            Where batches are sent; to a GPU through pinned memory, without waiting.
+        buffer_size
+            For ``shuffle=True`` how many samples are shuffled together; by default 10,000, less where they would take more
+            than 256 MB.
+        batch_dims, coords, unbatched, exclude
+            As in :meth:`to_tensordict`.
+
+        Returns
+        -------
+        Batches
+            An iterable with a length, of TensorDicts that are the caller's own. Without a shuffle they are, one after the
+            other, what ``to_tensordict()`` gives.
+
+        Raises
+        ------
+        ValueError
+            Where there is no batch dim, or an argument is out of range. Errors of reading are raised by the iterator and
+            name the variable.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> ds = xr.Dataset({"obs": (("time", "x"), np.zeros((10, 3), "f4"))}, coords={"episode": ("time", [0] * 6 + [1] * 4)})
+        >>> [batch.batch_size for batch in ds.td.batches(4, shuffle=True, seed=0)]
+        [torch.Size([4]), torch.Size([4]), torch.Size([2])]
+        >>> [batch["obs"].shape for batch in ds.td.batches(4, window={"time": 3}, within="episode")]
+        [torch.Size([4, 3, 3]), torch.Size([2, 3, 3])]
+        """
+        from .batches import open_batches
+
+        return open_batches(
+            self._ds,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            epoch=epoch,
+            drop_last=drop_last,
+            window=window,
+            stride=stride,
+            within=within,
+            prefetch=prefetch,
+            rank=rank,
+            world_size=world_size,
+            device=device,
+            buffer_size=buffer_size,
+            batch_dims=batch_dims,
+            coords=coords,
+            unbatched=unbatched,
+            exclude=exclude,
+            inference=self.infer() if batch_dims is None else None,
+        )
+
+    def to_torch_dataset(
+        self,
+        batch_size: int | None = None,
+        *,
+        window: Mapping[str, int] | None = None,
+        stride: int = 1,
+        within: str | None = None,
+        batch_dims: BatchDims | None = None,
+        coords: bool | Iterable[str] = True,
+        unbatched: Unbatched = "drop",
+        exclude: Iterable[str] = (),
+        **order: Any,
+    ) -> Any:
+        """Make a dataset for ``torch.utils.data.DataLoader``.
+
+        Parameters
+        ----------
+        batch_size
+            None: a map-style dataset of single samples, which the DataLoader batches and shuffles. A number: an
+            ``IterableDataset`` over :meth:`batches`, shared out over the workers.
+        window, stride, within, batch_dims, coords, unbatched, exclude
+            As in :meth:`batches`.
+        **order
+            With a `batch_size` the other options of :meth:`batches`: ``shuffle``, ``seed``, ``epoch``, ``drop_last``,
+            ``rank``, ``world_size``, ``prefetch``, ``buffer_size``.
+
+        Returns
+        -------
+        torch.utils.data.Dataset
+            Either has a ``collate`` to be passed as ``collate_fn``: ``DataLoader(data, batch_size=32, shuffle=True,
+            collate_fn=data.collate)`` reads the rows of a batch at once; ``DataLoader(data, batch_size=None,
+            collate_fn=data.collate)`` takes batches as they are. Both can be pickled, without their data, if the Dataset
+            can.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> from torch.utils.data import DataLoader
+        >>> data = xr.Dataset({"obs": (("time", "x"), np.zeros((10, 3), "f4"))}).td.to_torch_dataset()
+        >>> len(data), data[3].batch_size
+        (10, torch.Size([]))
+        >>> next(iter(DataLoader(data, batch_size=4, shuffle=True, collate_fn=data.collate))).batch_size
+        torch.Size([4])
+        """
+        from .torch_datasets import torch_dataset
+
+        return torch_dataset(
+            self._ds,
+            batch_size,
+            window=window,
+            stride=stride,
+            within=within,
+            batch_dims=batch_dims,
+            coords=coords,
+            unbatched=unbatched,
+            exclude=exclude,
+            inference=self.infer() if batch_dims is None else None,
+            **order,
+        )

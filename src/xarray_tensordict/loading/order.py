@@ -1,0 +1,226 @@
+"""In which order the samples of a Dataset come, epoch by epoch and rank by rank. Pure: numpy and nothing else.
+
+A *sample* is a row or a window, known by its number. An order says which sample stands at which position, and where
+it is best *cut*: the samples between two cuts are read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Shuffle: TypeAlias = "bool | Literal['full']"
+
+BUFFER_ROWS = 10_000
+"""How many samples are shuffled together by default: that of torch's own ``Shuffler``."""
+BUFFER_BYTES = 1 << 28
+"""The default buffer holds no more than this many bytes, unless one chunk does."""
+BLOCK_BYTES = 1 << 17
+"""Smaller chunks are shuffled in blocks of about this size: what Linux reads ahead of one request."""
+READ_BYTES = 1 << 22
+"""Small batches are read together, about this many bytes at once, so that the cost of a call does not count."""
+
+
+class Order(Protocol):
+    """The samples of one epoch, of one rank."""
+
+    cuts: Ints
+    """Ascending positions behind the last sample of each read; the last is the number of samples."""
+
+    def samples(self, first: int, last: int) -> Ints:
+        """The numbers of the samples at the positions `first` to `last`, the last excluded."""
+
+
+def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The positions of a rank: equally many for each, so that up to ``world_size - 1`` at the end belong to none."""
+    each = count // world_size
+    return rank * each, (rank + 1) * each
+
+
+class FullOrder:
+    """Any permutation of all samples, each as likely as any other.
+
+    Parameters
+    ----------
+    count
+        The number of samples.
+    entropy
+        Seed and epoch: the order depends on them and on `count`.
+    first, last
+        The positions that belong to the rank.
+    together
+        How many samples are read at once.
+    """
+
+    def __init__(self, count: int, entropy: Sequence[int], first: int, last: int, together: int) -> None:
+        self._order = np.random.default_rng(list(entropy)).permutation(count)[first:last]
+        self.cuts = every(together, last - first)
+
+    def samples(self, first: int, last: int) -> Ints:
+        return self._order[first:last]
+
+
+class BlockOrder:
+    """Blocks of consecutive samples, in the given order; with `entropy` the samples of a buffer of blocks are mixed.
+
+    Parameters
+    ----------
+    starts, stops
+        The first sample of each block, and the one behind its last.
+    buffer
+        A buffer is filled with whole blocks until it holds this many samples, or is as full as whole blocks allow.
+    entropy
+        What the order within the buffers depends on; None keeps it.
+    """
+
+    def __init__(self, starts: Ints, stops: Ints, buffer: int, entropy: Sequence[int] | None = None) -> None:
+        kept = stops > starts
+        self._starts, self._stops = starts[kept], stops[kept]
+        self._entropy = entropy
+        ends = np.cumsum(self._stops - self._starts)
+        number = (ends - (self._stops - self._starts)) // buffer
+        self._first_blocks = np.flatnonzero(np.diff(number, prepend=-1))
+        self._ends: Ints = np.append(ends[self._first_blocks[1:] - 1], ends[-1:])
+        self.cuts = self._ends
+        self._held: tuple[int, Ints] | None = None
+
+    def samples(self, first: int, last: int) -> Ints:
+        found = [np.empty(0, np.int64)]
+        begin = int(np.searchsorted(self._ends, first, "right"))
+        end = int(np.searchsorted(self._ends, last, "left"))
+        for buffer in range(begin, min(end + 1, len(self._ends))):
+            offset = int(self._ends[buffer - 1]) if buffer else 0
+            found.append(self._buffer(buffer)[max(first - offset, 0) : last - offset])
+        return np.concatenate(found)
+
+    def _buffer(self, number: int) -> Ints:
+        """The samples of one buffer; the last one asked for is kept."""
+        if self._held is None or self._held[0] != number:
+            blocks = slice(*[*self._first_blocks, len(self._starts)][number : number + 2])
+            samples = ranges(self._starts[blocks], self._stops[blocks])
+            if self._entropy is not None:
+                samples = np.random.default_rng([*self._entropy, number]).permutation(samples)
+            self._held = number, samples
+        return self._held[1]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of consecutive samples, which are best read as a whole.
+
+    Attributes
+    ----------
+    marks
+        The first sample of each block, and the number of all samples at the end.
+    buffer
+        How many samples are shuffled together, or read together where nothing is shuffled.
+    chunked
+        Whether the blocks are chunks, of which a part costs as much as the whole.
+    """
+
+    marks: Ints
+    buffer: int
+    chunked: bool = True
+
+    @cached_property
+    def count(self) -> int:
+        """How many samples there are."""
+        return int(self.marks[-1])
+
+    def order(self, entropy: Sequence[int] | None, rank: int, world_size: int) -> BlockOrder:
+        """The order of a rank: the blocks as they come, or with `entropy` shuffled, and mixed within each buffer.
+
+        The ranks share out the shuffled blocks; a block at the border of two is cut.
+        """
+        starts, stops = self.marks[:-1], self.marks[1:]
+        if entropy is not None:
+            shuffled = np.random.default_rng(list(entropy)).permutation(len(starts))
+            starts, stops = starts[shuffled], stops[shuffled]
+        first, last = share(self.count, rank, world_size)
+        begins = np.cumsum(stops - starts) - (stops - starts)
+        inside = np.clip(first - begins, 0, stops - starts), np.clip(last - begins, 0, stops - starts)
+        mixed = None if entropy is None else [*entropy, rank]
+        return BlockOrder(starts + inside[0], starts + inside[1], self.buffer, mixed)
+
+
+def merge_marks(marks: Ints, target: int) -> Ints:
+    """Merge small neighbouring blocks into blocks of at most about `target` samples; none is cut.
+
+    Examples
+    --------
+    >>> merge_marks(np.array([0, 2, 4, 6, 8, 20, 21]), 5).tolist()
+    [0, 6, 20, 21]
+    """
+    if len(marks) < 3:
+        return marks
+    number = marks[:-1] // max(target, 1)
+    return np.append(marks[:-1][np.diff(number, prepend=-1) != 0], marks[-1])
+
+
+def common_marks(marks: Sequence[tuple[Ints, int]], limit: int) -> Ints | None:
+    """Where all of several variables have the border of a chunk.
+
+    Parameters
+    ----------
+    marks
+        For each variable the borders of its chunks, 0 and the number of rows included, and how many bytes it holds.
+    limit
+        Where the common blocks would be larger than this, the borders of the variable with most bytes are taken.
+
+    Returns
+    -------
+    ndarray or None
+        None where no variable is chunked.
+
+    Examples
+    --------
+    >>> common_marks([(np.array([0, 2, 4, 6, 8]), 10), (np.array([0, 4, 8]), 1)], 4).tolist()
+    [0, 4, 8]
+    >>> common_marks([(np.array([0, 3, 6, 8]), 10), (np.array([0, 4, 8]), 1)], 4).tolist()
+    [0, 3, 6, 8]
+    """
+    if not marks:
+        return None
+    common = marks[0][0]
+    for found, _ in marks[1:]:
+        common = np.intersect1d(common, found)
+    largest = max(marks, key=lambda pair: pair[1])[0]
+    return common if np.max(np.diff(common), initial=0) <= limit else largest
+
+
+def every(step: int, count: int) -> Ints:
+    """The numbers `step`, ``2 * step``, ... up to `count`, which is always there.
+
+    Examples
+    --------
+    >>> every(4, 10).tolist()
+    [4, 8, 10]
+    """
+    return np.append(np.arange(step, count, step, dtype=np.int64), count)
+
+
+def ranges(starts: Ints, stops: Ints) -> Ints:
+    """Several ranges one behind the other.
+
+    Examples
+    --------
+    >>> ranges(np.array([5, 0]), np.array([7, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    lengths = stops - starts
+    total = int(lengths.sum())
+    found: Ints = np.arange(total, dtype=np.int64) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return found
+
+
+def pieces(cuts: Ints, first: int, last: int) -> list[tuple[int, int, int]]:
+    """Cut the positions `first` to `last`: for each piece its ends, and the number of the read it belongs to."""
+    begin, end = np.searchsorted(cuts, [first, last - 1], "right")
+    edges = [first, *cuts[begin:end].tolist(), last]
+    return [(lo, hi, int(begin) + number) for number, (lo, hi) in enumerate(pairwise(edges))]

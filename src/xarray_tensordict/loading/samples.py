@@ -1,0 +1,135 @@
+"""What one sample is: a row of the first batch dim, or a window along a batch dim."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from ..core.model import Inference
+from ..tensors.convert import compute_together
+from .order import Ints
+from .windows import Windows, find_windows
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a Dataset.
+
+    Attributes
+    ----------
+    sizes
+        The sizes of the leading batch dims: of the first, or of all up to the one that the windows run along. A sample is
+        made of rows of the table of these sizes, which are counted through.
+    dim
+        The name of the dim that the rows of a sample run along.
+    windows
+        None where a sample is a single row.
+    """
+
+    sizes: tuple[int, ...]
+    dim: str
+    windows: Windows | None = None
+
+    def __len__(self) -> int:
+        return math.prod(self.sizes) if self.windows is None else len(self.windows)
+
+    @property
+    def width(self) -> int:
+        """How many rows a sample has."""
+        return 1 if self.windows is None else self.windows.width
+
+    def shape(self, count: int) -> tuple[int, ...]:
+        """The leading shape of so many samples."""
+        return (count,) if self.windows is None else (count, self.windows.width)
+
+    def rows(self, samples: Ints) -> Ints:
+        """The rows of samples, those of one behind those of the other."""
+        if self.windows is None:
+            return samples
+        found: Ints = self.windows.first[samples][:, None] + np.arange(self.windows.width)
+        return found.reshape(-1)
+
+
+def samples_of(
+    ds: xr.Dataset,
+    inference: Inference,
+    *,
+    window: Mapping[str, int] | None = None,
+    stride: int = 1,
+    within: str | None = None,
+) -> Samples:
+    """The samples of a Dataset; `within` is read.
+
+    Raises
+    ------
+    ValueError
+        Where there is no batch dim; for a window along another dim, or of no rows; for `within` that does not say where
+        the episodes are.
+    """
+    dims = tuple(str(dim) for dim in inference.batch_dims)
+    if not dims:
+        raise ValueError(
+            f"there is no batch dim to make batches along: {inference.reason}. Pass batch_dims=..., set it with "
+            f"ds.td.set_batch_dims(...), or open one group with group=..."
+        )
+    if window is None:
+        if within is not None or stride != 1:
+            raise ValueError("stride= and within= say where windows start: give their length, window={'time': 8}")
+        return Samples(inference.batch_size[:1], dims[0])
+    dim, width = _checked_window(window, dims)
+    stride = _positive(stride, "stride")
+    lead = dims.index(dim)
+    sizes = tuple(inference.batch_size[: lead + 1])
+    table = (math.prod(sizes[:-1]), sizes[-1])
+    episodes = None if within is None else _episodes(ds, within, dims[: lead + 1], sizes).reshape(table)
+    return Samples(sizes, dim, find_windows(table, width, stride, episodes))
+
+
+def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:
+    if not isinstance(window, Mapping) or len(window) != 1:
+        raise ValueError(f"window: expected one batch dim and a number of rows, {{{dims[-1]!r}: 8}}, got {window!r}")
+    ((dim, width),) = window.items()
+    if dim not in dims:
+        raise ValueError(
+            f"window: {dim!r} is no batch dim, these are {list(dims)}; windows along other dims come from "
+            f"ds.rolling(...).construct(...), or make it a batch dim with batch_dims=..."
+        )
+    return dim, _positive(width, f"window of {dim!r}")
+
+
+def _positive(value: Any, what: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected a whole number of rows, got {value!r}") from None
+    if number < 1 or isinstance(value, bool):
+        raise ValueError(f"{what}: expected at least one row, got {value!r}")
+    return number
+
+
+def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The values of `within` for each row of the table."""
+    if within not in ds.variables:
+        raise ValueError(f"within: there is no variable {within!r}; there are: {sorted(map(str, ds.variables))}")
+    variable = ds.variables[within]
+    if dims[-1] not in variable.dims or not set(variable.dims) <= set(dims):
+        raise ValueError(
+            f"within: expected one value of {within!r} for each row along {dims[-1]!r}, and its dims among {list(dims)}, found "
+            f"the dims {list(variable.dims)}; windows run along {dims[-1]!r} for each of the batch dims in front of it, which "
+            f"ds.td.set_batch_dims(...) chooses"
+        )
+    if variable.dtype.kind == "b":
+        raise ValueError(
+            f"within: {within!r} holds flags, and episodes are runs of equal values; number them first: "
+            f"ends = ds[{within!r}].astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
+        )
+    (values,) = compute_together([variable], [within])
+    order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]
+    missing = tuple(axis for axis, dim in enumerate(dims) if dim not in variable.dims)
+    return np.broadcast_to(np.expand_dims(values.transpose(order), missing), sizes)

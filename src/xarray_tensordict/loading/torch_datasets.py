@@ -1,0 +1,107 @@
+"""Datasets for torch's ``DataLoader``: one of single samples, one of batches."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import xarray as xr
+from tensordict import TensorDict, TensorDictBase
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from .batches import Batches, open_batches, open_rows, read_samples
+from .describe import describe_samples
+from .reading import RowReader
+from .samples import Samples
+from .worker_epochs import WorkerEpochs
+
+
+def collate(samples: Any) -> Any:
+    """Make a batch: of samples one by one, or of what was fetched together and is a batch already.
+
+    For ``DataLoader(..., collate_fn=...)``, whose own function takes a TensorDict apart.
+    """
+    return samples if isinstance(samples, TensorDictBase) else torch.stack(list(samples))
+
+
+class RowsDataset(Dataset[TensorDict]):
+    """A map-style dataset: single samples, and with ``__getitems__`` those of a batch in one read.
+
+    Made by ``ds.td.to_torch_dataset()``.
+    """
+
+    collate: ClassVar[Callable[[Any], Any]] = staticmethod(collate)
+
+    def __init__(self, reader: RowReader, samples: Samples) -> None:
+        self._reader = reader
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> TensorDict:
+        sample: TensorDict = self.__getitems__([operator.index(index)])[0]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> TensorDict:
+        """Read several samples at once: a TensorDict of batch ``[len(indices), ...]``."""
+        numbers = np.asarray(indices, dtype=np.int64).reshape(-1)
+        count = len(self)
+        wrong = numbers[(numbers < -count) | (numbers >= count)]
+        if len(wrong):
+            raise IndexError(f"sample {wrong[0]} of {count}: expected -{count} to {count - 1}")
+        return read_samples(self._reader, self._samples, np.where(numbers < 0, numbers + count, numbers))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({describe_samples(self._samples)})"
+
+
+class BatchesDataset(IterableDataset[TensorDict]):
+    """An iterable dataset: the batches of ``ds.td.batches``, shared out over the workers of a DataLoader.
+
+    Made by ``ds.td.to_torch_dataset(batch_size)``. Each iteration runs the next epoch, in whichever process it runs.
+    """
+
+    collate: ClassVar[Callable[[Any], Any]] = staticmethod(collate)
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self._epochs = WorkerEpochs(batches.epoch)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration runs, in workers that are running already, too."""
+        self.batches.set_epoch(epoch)
+        self._epochs.restart(self.batches.epoch)
+
+    def __iter__(self) -> Iterator[TensorDict]:
+        info = get_worker_info()
+        if info is None:
+            return self.batches.run(self._epochs.begin(0, None))
+        epoch = self._epochs.begin(info.id, info.seed - info.id)
+        return self.batches.run(epoch, info.id, info.num_workers)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.batches!r})"
+
+
+def torch_dataset(ds: xr.Dataset, batch_size: int | None, **options: Any) -> RowsDataset | BatchesDataset:
+    """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
+    if batch_size is not None:
+        return BatchesDataset(open_batches(ds, batch_size, **options))
+    rows = {name: options.pop(name) for name in _OF_ROWS}
+    if options:
+        raise TypeError(
+            f"to_torch_dataset: {', '.join(sorted(options))} need a batch_size, which gives an IterableDataset of batches; "
+            f"the samples of a map-style dataset are shuffled and batched by the DataLoader"
+        )
+    samples, reader = open_rows(ds, **rows)
+    return RowsDataset(reader, samples)
+
+
+_OF_ROWS = ("window", "stride", "within", "batch_dims", "coords", "unbatched", "exclude", "inference")

@@ -1,0 +1,531 @@
+"""``ds.td.batches``: what the batches hold, in which order they come, what is read for them, and what is left behind."""
+
+import gc
+import itertools
+import pickle
+import threading
+import time
+import weakref
+
+import dask
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from tqdm import tqdm
+from zarr.storage import LocalStore
+
+import strategies
+import xarray_tensordict
+from loading_samples import numbered, rows_of
+from persistent_samples import CountingStore, as_chunked_zarr, as_hdf5, as_zarr, flat_td, grid_ds, grid_of
+from xarray_tensordict.loading import order
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+def our_threads():
+    return [thread for thread in threading.enumerate() if "read ahead" in thread.name]
+
+
+def wait_for_no_threads():
+    for _ in range(100):
+        if not our_threads():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"still running: {our_threads()}")
+
+
+# --- what the batches hold -------------------------------------------------------------------------------------------
+
+
+def assert_batches_of(ds, td, size, **options):
+    """Unshuffled batches are the parts of the whole, one after the other."""
+    batches = ds.td.batches(size, **options)
+    found = list(batches)
+    assert len(found) == len(batches) == -(-td.batch_size[0] // size)
+    for number, batch in enumerate(found):
+        assert_same_tensordict(td[number * size : (number + 1) * size], batch)
+
+
+@settings(max_examples=60, deadline=None)
+@given(strategies.datasets(), st.integers(1, 5), st.sampled_from(["drop", "keep", "expand"]), st.booleans())
+def test_unshuffled_batches_are_the_parts_of_to_tensordict(ds, size, unbatched, chunked):
+    if not ds.td.batch_dims:
+        with pytest.raises(ValueError, match="no batch dim"):
+            ds.td.batches(size)
+        return
+    td = ds.td.to_tensordict(unbatched=unbatched)
+    assert_batches_of(ds.chunk() if chunked else ds, td, size, unbatched=unbatched, prefetch=0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(strategies.tensordicts(batch=([5], ["time"])), st.integers(1, 6))
+def test_so_are_those_of_tensordicts(td, size):
+    ds = xarray_tensordict.to_dataset(td.exclude("td", inplace=False))
+    if ds.td.batch_size[:1] == (5,):
+        assert_batches_of(ds, ds.td.to_tensordict(), size, prefetch=0)
+
+
+@pytest.mark.parametrize("write", [as_zarr, as_chunked_zarr, as_hdf5, lambda td, path: td.memmap(path)])
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_come_straight_from_a_store(write, chunks, prefetch, tmp_path):
+    td = flat_td()
+    path = tmp_path / ("flat.h5" if write is as_hdf5 else "flat")
+    written = write(td, path)
+    del written
+    gc.collect()
+    with xr.open_dataset(path, engine="tensordict", chunks=chunks) as ds:
+        for size in (1, 2, 4, 6, 7):
+            assert_batches_of(ds, ds.td.to_tensordict(), size, prefetch=prefetch)
+
+
+def test_packed_values_and_times_are_decoded_and_computed_lazily(tmp_path):
+    ds = numbered(10).assign(t=("time", np.arange(10).astype("M8[D]").astype("M8[ns]")))
+    ds["x"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
+    ds.to_zarr(tmp_path / "packed.zarr", encoding={"x": {"chunks": (3, 1)}}, consolidated=False)
+    with xr.open_dataset(tmp_path / "packed.zarr", engine="tensordict", chunks={}) as opened:
+        scaled = opened.assign(x=(opened["x"] - 1) * 2, double=opened["n"] * 2)
+        assert_batches_of(scaled, scaled.td.to_tensordict(), 4)
+        assert scaled.td.to_tensordict()["x"].flatten().tolist() == [2 * (n - 1) for n in range(10)]
+
+
+def test_dtypes_that_numpy_lacks_come_back(tmp_path):
+    td = TensorDict({"b": torch.arange(8.0).bfloat16(), "h": torch.arange(8.0).half()}, [8]).memmap(tmp_path / "m")
+    del td
+    with xr.open_dataset(tmp_path / "m", engine="tensordict") as ds:
+        assert {batch["b"].dtype for batch in ds.td.batches(3)} == {torch.bfloat16}
+        assert_batches_of(ds, ds.td.to_tensordict(), 3)
+
+
+def test_other_batch_dims_stay_and_partial_entries_are_broadcast():
+    ds = grid_of(grid_ds())
+    td = ds.td.to_tensordict()
+    (first, _) = ds.td.batches(3)
+    assert first.batch_size == (3, 3)
+    assert first.names == ["time", "member"]
+    assert_same_tensordict(td[:3], first)
+
+
+def test_a_batch_is_the_callers_own():
+    ds = grid_of(grid_ds())
+    before = ds.copy(deep=True)
+    for unbatched in ("keep", "drop"):
+        td = ds.td.to_tensordict(unbatched=unbatched)
+        batches = ds.td.batches(2, unbatched=unbatched)
+        for _ in range(2):
+            for number, batch in enumerate(batches):
+                assert_same_tensordict(td[2 * number : 2 * number + 2], batch)
+                for value in batch.values(include_nested=True, leaves_only=True):
+                    if (
+                        isinstance(value, torch.Tensor) and value.is_contiguous()
+                    ):  # what is broadcast cannot be written to
+                        value.zero_()
+    xr.testing.assert_identical(ds, before)
+
+
+def test_coords_and_names_may_be_left_out():
+    ds = numbered(6, label=list("abcdef"))
+    (batch,) = ds.td.batches(6, exclude=["x"])
+    assert sorted(batch.keys()) == ["label", "n"]
+    (batch,) = ds.td.batches(6, coords=False)
+    assert sorted(batch.keys()) == ["n", "x"]
+    (batch,) = ds.td.batches(1, batch_dims=["f", "time"])
+    assert batch.batch_size == (1, 6)
+
+
+def test_variables_that_no_tensordict_holds_are_left_out_with_one_warning():
+    ds = numbered(4).assign(old=("time", np.array(["1500-01-01"] * 4, "M8[s]")))
+    with pytest.warns(UserWarning, match="left out of the tensordict 'old'") as caught:
+        found = list(ds.td.batches(2))
+    assert len(caught) == 1
+    assert sorted(found[0].keys()) == ["n", "x"]
+
+
+def test_a_device_is_where_batches_are():
+    ds = numbered(4)
+    assert {batch.device for batch in ds.td.batches(2, device="meta")} == {torch.device("meta")}
+    assert {batch["n"].device for batch in ds.td.batches(2, device="meta")} == {torch.device("meta")}
+    assert {batch.device for batch in ds.td.batches(2, device="cpu")} == {torch.device("cpu")}
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 60),
+    st.integers(1, 20),
+    st.integers(1, 12),
+    st.sampled_from([True, "full"]),
+    st.integers(1, 50),
+    st.integers(1, 4),
+    st.integers(0, 2),
+)
+def test_a_shuffle_gives_each_row_once(rows, size, chunk, shuffle, buffer, world_size, epoch):
+    ds = numbered(rows).chunk({"time": chunk})
+    if 0 < rows < world_size:
+        return
+    options = {
+        "shuffle": shuffle,
+        "seed": 3,
+        "epoch": epoch,
+        "buffer_size": buffer,
+        "world_size": world_size,
+        "prefetch": 0,
+    }
+    ranks = [rows_of(ds.td.batches(size, rank=rank, **options)) for rank in range(world_size)]
+    assert len({len(rank) for rank in ranks}) == 1
+    found = flat(flat(ranks))
+    assert len(found) == len(set(found)) == rows - rows % world_size
+    assert all(len(batch) == size for rank in ranks for batch in rank[:-1])
+    dropped = [rows_of(ds.td.batches(size, rank=rank, drop_last=True, **options)) for rank in range(world_size)]
+    assert all(full == rank[: len(full)] for full, rank in zip(dropped, ranks, strict=True))
+    assert {len(batch) for rank in dropped for batch in rank} <= {size}
+
+
+@pytest.mark.parametrize("shuffle", [True, "full"])
+def test_each_epoch_has_an_order_of_its_own_and_can_be_run_again(shuffle):
+    ds = numbered(50)
+    batches = ds.td.batches(8, shuffle=shuffle, seed=1)
+    first, second = rows_of(batches), rows_of(batches)
+    assert first != second
+    assert batches.epoch == 2
+    batches.set_epoch(1)
+    assert rows_of(batches) == second
+    assert rows_of(ds.td.batches(8, shuffle=shuffle, seed=1, epoch=1)) == second
+    assert rows_of(ds.td.batches(8, shuffle=shuffle, seed=2, epoch=1)) != second
+    assert sorted(flat(first)) == list(range(50))
+
+
+def test_without_a_seed_torch_chooses_one():
+    ds = numbered(50)
+    torch.manual_seed(0)
+    found = ds.td.batches(8, shuffle=True)
+    torch.manual_seed(0)
+    again = ds.td.batches(8, shuffle=True)
+    other = ds.td.batches(8, shuffle=True)
+    assert found.seed == again.seed != other.seed
+    assert rows_of(found) == rows_of(again) != rows_of(other)
+    assert rows_of(ds.td.batches(8, shuffle=True, seed=found.seed)) == rows_of(
+        ds.td.batches(8, shuffle=True, seed=found.seed, prefetch=0)
+    )
+
+
+def test_ranks_must_be_given_the_same_seed():
+    ds = numbered(50)
+    with pytest.raises(ValueError, match="every rank must be given the same seed"):
+        ds.td.batches(8, shuffle=True, world_size=2)
+    assert len(ds.td.batches(8, world_size=2)) == 4
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_the_order_depends_neither_on_prefetch_nor_on_dask(shuffle, tmp_path):
+    numbered(40, width=3).td.to_zarr(tmp_path / "n.zarr", chunks={"time": 5})
+    found = []
+    for chunks in (None, {}):
+        with xr.open_dataset(tmp_path / "n.zarr", engine="tensordict", chunks=chunks) as ds:
+            for prefetch in (0, 1, 5):
+                for scheduler in ("sync", "threads"):
+                    with dask.config.set(scheduler=scheduler):
+                        options = {"shuffle": shuffle, "seed": 0, "buffer_size": 10, "prefetch": prefetch}
+                        found.append(rows_of(ds.td.batches(6, **options)))
+    assert all(rows == found[0] for rows in found)
+
+
+def test_a_buffer_mixes_rows_of_several_chunks_and_keeps_to_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("xarray_tensordict.loading.planning.BLOCK_BYTES", 1)
+    ds = numbered(100).chunk({"time": 5})
+    found = np.array(rows_of(ds.td.batches(20, shuffle=True, seed=0, buffer_size=20)))
+    chunks = [set(batch // 5) for batch in found]
+    assert all(len(batch) == 4 for batch in chunks)  # four whole chunks
+    assert not any((np.diff(batch) == 1).all() for batch in found)
+
+
+# --- what is read ----------------------------------------------------------------------------------------------------
+
+
+def test_each_chunk_is_read_once_in_an_epoch(counted):
+    ds, chunks = counted
+    for options in (
+        {},
+        {"shuffle": True, "seed": 0, "buffer_size": 20},
+        {"shuffle": True, "seed": 0, "buffer_size": 7},
+        {"shuffle": True, "seed": 0, "buffer_size": 1},
+        {"shuffle": True, "seed": 0, "prefetch": 0},
+    ):
+        batches = ds.td.batches(8, **options)
+        for _ in range(2):
+            chunks.clear()
+            assert sorted(flat(rows_of(batches))) == list(range(100))
+            assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
+
+
+def test_each_chunk_of_dask_is_computed_once():
+    computed = []
+
+    lazy = dask.array.from_array(np.arange(100), chunks=10).map_blocks(
+        lambda block, block_info: computed.append(block_info[0]["chunk-location"][0]) or block,
+        dtype=int,
+        meta=np.empty(0, int),
+    )
+    ds = xr.Dataset({"n": ("time", lazy)})
+    computed.clear()
+    assert sorted(flat(rows_of(ds.td.batches(8, shuffle=True, seed=0, buffer_size=20)))) == list(range(100))
+    assert sorted(computed) == list(range(10))
+
+
+def test_a_part_of_the_rows_is_read_by_the_chunks_they_lie_in(counted):
+    ds, chunks = counted
+    part = ds.isel(time=slice(3, 33))
+    chunks.clear()
+    found = rows_of(part.td.batches(4, shuffle=True, seed=0, buffer_size=10))
+    assert sorted(flat(found)) == list(range(3, 33))
+    assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(7))
+
+
+def test_a_rank_reads_chunks_of_its_own(counted):
+    ds, chunks = counted
+    chunks.clear()
+    for rank in range(2):
+        list(ds.td.batches(10, shuffle=True, seed=0, rank=rank, world_size=2, buffer_size=20))
+    assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
+
+
+def test_only_the_chunks_that_hold_rows_of_a_full_shuffle_are_read(counted, monkeypatch):
+    monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
+    ds, chunks = counted
+    batches = ds.td.batches(3, shuffle="full", seed=0, prefetch=0)
+    chunks.clear()
+    for batch in itertools.islice(batches, 5):
+        assert sorted(chunks) == sorted({f"n/c/{row // 5}" for row in batch["n"].tolist()})
+        chunks.clear()
+
+
+def test_nothing_is_read_before_the_first_batch(counted):
+    ds, chunks = counted
+    chunks.clear()
+    batches = ds.td.batches(8, shuffle=True)
+    assert len(batches) == 13
+    assert "13 batches of [8]" in repr(batches)
+    assert chunks == []
+
+
+def test_entries_without_the_first_dim_are_read_once(tmp_path):
+    ds = grid_of(grid_ds())
+    ds.to_zarr(tmp_path / "g.zarr", zarr_format=3, consolidated=False)
+    store = CountingStore(LocalStore(tmp_path / "g.zarr"))
+    with xr.open_dataset(store, engine="tensordict") as opened:
+        store.chunks.clear()
+        list(opened.td.batches(1))
+        assert sum(key.startswith("weight/") for key in store.chunks) == 1
+        assert sum(key.startswith("who/") for key in store.chunks) == 1
+
+
+# --- reading ahead ---------------------------------------------------------------------------------------------------
+
+
+def slow(rows, pause=0.0, bad=None, seen=None):
+    """A Dataset of dask chunks of one row; computing row `bad` fails."""
+
+    def block(values, block_info):
+        row = block_info[0]["chunk-location"][0]
+        time.sleep(pause)
+        if seen is not None:
+            seen.append(row)
+        if row == bad:
+            raise RuntimeError("the disk is gone")
+        return values
+
+    lazy = dask.array.from_array(np.arange(rows), chunks=1).map_blocks(block, dtype=int, meta=np.empty(0, int))
+    return xr.Dataset({"fine": ("time", np.arange(rows)), "n": ("time", lazy)})
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Small reads: a batch at a time."""
+    for name in ("batches.READ_BYTES", "planning.READ_BYTES", "planning.BLOCK_BYTES"):
+        monkeypatch.setattr(f"xarray_tensordict.loading.{name}", 1)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_an_error_of_reading_names_the_variable(prefetch, shuffle, one_by_one):
+    batches = slow(20, bad=13).td.batches(4, prefetch=prefetch, shuffle=shuffle, seed=0)
+    found = []
+    with pytest.raises(RuntimeError, match="the disk is gone") as error:
+        found.extend(batches)
+    assert error.value.__notes__ == ["while reading the variable 'n'; exclude=['n'] leaves it out"]
+    assert len(found) < 5
+    wait_for_no_threads()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+def test_an_error_of_a_store_names_the_variable(kind, tmp_path):
+    path = tmp_path / f"n.{kind}"
+    ds = numbered(100, width=50)
+    if kind == "zarr":
+        ds.td.to_zarr(path, chunks={"time": 10})
+        (chunk,) = (path / "x" / "c" / "4").iterdir()
+        chunk.write_bytes(b"no such data")
+    else:
+        ds.td.to_h5(path, encoding={"x": {"zlib": True, "chunksizes": (10, 50)}})
+        raw = bytearray(path.read_bytes())
+        at = raw.rfind(b"\x78\x5e")
+        raw[at + 2 : at + 30] = b"\xff" * 28
+        path.write_bytes(raw)
+    with xr.open_dataset(path, engine="tensordict") as opened, pytest.raises(Exception) as error:
+        list(opened.td.batches(10))
+    assert "the variable 'x'" in error.value.__notes__[0]
+
+
+def test_some_batches_are_read_ahead_and_no_more(one_by_one):
+    seen = []
+    iterator = iter(slow(40, seen=seen).td.batches(1, prefetch=2))
+    seen.clear()
+    next(iterator)
+    deadline = time.monotonic() + 5
+    while len(seen) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert 4 <= len(seen) <= 7  # one taken, two waiting, one in hand, and what is read for the next
+    iterator.close()
+    assert our_threads() == []
+
+
+def test_without_prefetch_there_is_no_thread(one_by_one):
+    seen = []
+    iterator = iter(slow(10, seen=seen).td.batches(2, prefetch=0))
+    seen.clear()
+    next(iterator)
+    assert seen == [0, 1]
+    assert our_threads() == []
+
+
+def test_leaving_the_loop_ends_the_threads(one_by_one):
+    batches = slow(1000).td.batches(1)
+    for _ in batches:
+        break
+    wait_for_no_threads()
+    iterator = iter(batches)
+    next(iterator)
+    gone = weakref.ref(iterator)
+    cycle = [iterator]
+    cycle.append(cycle)
+    del iterator, cycle
+    gc.collect()
+    assert gone() is None
+    wait_for_no_threads()
+
+
+def test_an_interrupted_wait_ends_the_threads(one_by_one, monkeypatch):
+    iterator = iter(slow(100, pause=0.05).td.batches(1))
+    next(iterator)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(iterator._channel, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert our_threads() == []
+
+
+def test_two_loops_at_once_do_not_disturb_each_other():
+    batches = numbered(30).td.batches(4, shuffle=True, seed=0)
+    both = list(zip(batches, batches, strict=True))
+    batches.set_epoch(0)
+    assert [a["n"].tolist() for a, _ in both] == rows_of(batches)
+    assert [b["n"].tolist() for _, b in both] == rows_of(batches)
+
+
+def test_an_iterator_that_has_ended_stays_so():
+    iterator = iter(numbered(4).td.batches(4))
+    assert len(list(iterator)) == 1
+    assert list(iterator) == []
+
+
+def test_tqdm_knows_how_many_there_are(capsys):
+    bar = tqdm(numbered(10).td.batches(4))
+    assert bar.total == 3
+    assert len(list(bar)) == 3
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_batches_can_be_pickled_with_their_epoch(tmp_path):
+    numbered(30).td.to_zarr(tmp_path / "n.zarr", chunks={"time": 5})
+    with xr.open_dataset(tmp_path / "n.zarr", engine="tensordict") as ds:
+        batches = ds.td.batches(4, shuffle=True)
+        rows_of(batches)
+        again = pickle.loads(pickle.dumps(batches))
+        assert rows_of(again) == rows_of(batches)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size: expected a whole number of at least 1"),
+        ({"batch_size": 2.5}, TypeError, "batch_size: expected a whole number"),
+        ({"batch_size": True}, ValueError, "batch_size"),
+        ({"shuffle": "some"}, ValueError, "shuffle: expected False, True"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"epoch": -1}, ValueError, "epoch"),
+        ({"prefetch": -1}, ValueError, "prefetch"),
+        ({"rank": 2, "world_size": 2}, ValueError, "rank: expected 0 to 1 of world_size=2, got 2"),
+        ({"world_size": 0}, ValueError, "world_size"),
+        ({"world_size": 7}, ValueError, "only 6 samples"),
+        ({"buffer_size": 0}, ValueError, "buffer_size"),
+        ({"window": {"time": 0}}, ValueError, "window of 'time': expected at least one row"),
+        ({"window": {"time": 2.0}}, TypeError, "window of 'time'"),
+        ({"window": {"f": 2}}, ValueError, "'f' is no batch dim, these are \\['time'\\]"),
+        ({"window": {"time": 2, "f": 1}}, ValueError, "window: expected one batch dim"),
+        ({"window": 3}, ValueError, "window: expected one batch dim"),
+        ({"window": {"time": 2}, "stride": 0}, ValueError, "stride"),
+        ({"stride": 2}, ValueError, "give their length"),
+        ({"within": "episode"}, ValueError, "give their length"),
+        ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
+        ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
+        ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),
+        ({"exclude": ["nobody"]}, ValueError, "there is no variable or group 'nobody'"),
+        ({"unbatched": "raise"}, ValueError, "unbatched='raise': 'mask'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(options, error, message):
+    ds = numbered(6, episode=[0] * 6, done=[False] * 6).assign(mask=("f", [1.0]))
+    options = {"batch_size": 2, **options}
+    with pytest.raises(error, match=message):
+        ds.td.batches(options.pop("batch_size"), **options)
+
+
+def test_there_may_be_no_rows():
+    for shuffle in (False, True, "full"):
+        batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
+        assert len(batches) == 0
+        assert list(batches) == []
+    assert list(numbered(3).td.batches(2, window={"time": 4})) == []
+
+
+def test_the_order_of_flags_to_episodes_works_as_the_message_says():
+    ds = numbered(6, done=[False, True, False, False, True, False])
+    ends = ds["done"].astype(int)
+    ds = ds.assign_coords(episode=ends.cumsum("time") - ends)
+    (batch,) = ds.td.batches(9, window={"time": 2}, within="episode")
+    assert batch["n"].tolist() == [[0, 1], [2, 3], [3, 4]]
+
+
+def test_the_default_buffer_is_that_of_torch():
+    assert order.BUFFER_ROWS == 10_000
+    batches = numbered(20_000).td.batches(10, shuffle=True, seed=0)
+    assert "in buffers of 10000" in repr(batches)
+    first = np.concatenate([batch["n"].numpy() for batch in batches])
+    assert len(np.unique(first)) == 20_000

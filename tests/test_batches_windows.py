@@ -1,0 +1,151 @@
+"""Windows of ``ds.td.batches``: along which dim, within which episodes, and what is read for them."""
+
+import itertools
+
+import numpy as np
+import torch
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loading_samples import numbered
+from persistent_samples import grid_ds, grid_of
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 2), max_size=30),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from([False, True, "full"]),
+    st.booleans(),
+)
+def test_windows_are_those_cut_by_hand(episodes, width, stride, size, bounded, shuffle, chunked):
+    rows = len(episodes)
+    ds = numbered(rows, episode=np.array(episodes, int))
+    td = ds.td.to_tensordict()
+    starts = [
+        start
+        for start in range(rows - width + 1)
+        if not bounded or len({*itertools.accumulate(np.diff(episodes[start : start + width]) != 0)} | {0}) == 1
+    ]
+    begins = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist()] if bounded else [0]
+    starts = [start for start in starts if (start - max(b for b in begins if b <= start)) % stride == 0]
+    batches = (ds.chunk({"time": 4}) if chunked else ds).td.batches(
+        size,
+        window={"time": width},
+        stride=stride,
+        within="episode" if bounded else None,
+        shuffle=shuffle,
+        seed=0,
+        buffer_size=7,
+        prefetch=0,
+    )
+    found = list(batches)
+    assert len(found) == len(batches) == -(-len(starts) // size)
+    if found:
+        together = torch.cat(found)
+        order = together["n"][:, 0].argsort() if shuffle else torch.arange(len(starts))
+        expected = torch.stack([td[start : start + width] for start in starts])
+        assert {tuple(batch.names) for batch in found} == {(None, "time")}
+        assert torch.equal(together["n"][order], expected["n"])
+        assert torch.equal(together["x"][order], expected["x"])
+        assert torch.equal(together["episode"][order], expected["episode"])
+
+
+def buffers_of(envs, rows):
+    """A table of ``[env, time]`` with partial entries, text and what has no batch dim."""
+    n = np.arange(envs * rows).reshape(envs, rows)
+    return xr.Dataset(
+        {
+            "n": (("env", "time"), n),
+            "x": (("env", "time", "f"), np.repeat(n[..., None], 2, -1).astype("f4")),
+            "task": (("env",), np.array([f"task {env}" for env in range(envs)], object)),
+            "text": (("env", "time"), np.array([[f"{e}.{t}" for t in range(rows)] for e in range(envs)], object)),
+            "clock": (("time", "f"), np.arange(2 * rows).reshape(rows, 2)),
+            "mask": (("f",), np.ones(2)),
+        },
+        coords={"episode": (("env", "time"), n % rows // 3 + np.arange(envs)[:, None])},
+    ).td.set_batch_dims(["env", "time"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.sampled_from([False, True, "full"]),
+    st.sampled_from([None, {"env": 1, "time": 3}, {"env": 2, "time": 2}]),
+)
+def test_windows_along_a_later_dim_run_for_each_index_of_those_in_front(
+    envs, rows, width, stride, size, shuffle, chunks
+):
+    ds = buffers_of(envs, rows)
+    td = ds.td.to_tensordict()
+    wanted = [
+        td[env, start : start + width]
+        for env in range(envs)
+        for begin in range(0, rows, 3)
+        for start in range(begin, min(begin + 3, rows) - width + 1, stride)
+    ]
+    options = {
+        "window": {"time": width},
+        "stride": stride,
+        "within": "episode",
+        "shuffle": shuffle,
+        "seed": 0,
+        "prefetch": 0,
+    }
+    found = list((ds if chunks is None else ds.chunk(chunks)).td.batches(size, **options))
+    assert sum(batch.batch_size[0] for batch in found) == len(wanted)
+    samples = [sample for batch in found for sample in batch.unbind(0)]
+    for batch in found:
+        assert batch.names == [None, "time"]
+        assert batch.get("task").batch_size == batch.batch_size
+    for sample, expected in zip(sorted(samples, key=lambda sample: int(sample["n"][0])), wanted, strict=True):
+        assert_same_tensordict(expected, sample)
+
+
+def test_other_batch_dims_behind_the_window_stay():
+    ds = grid_of(grid_ds())
+    td = ds.td.to_tensordict()
+    (batch,) = ds.td.batches(10, window={"time": 2})
+    assert batch.batch_size == (3, 2, 3)
+    assert batch.names == [None, "time", "member"]
+    for start in range(3):
+        assert_same_tensordict(td[start : start + 2], batch[start])
+
+
+def test_windows_read_the_rows_they_need_and_each_once(counted):
+    ds, chunks = counted
+    ds = ds.assign_coords(episode=("time", np.arange(100) // 20))
+    batches = ds.td.batches(4, window={"time": 4}, stride=20, within="episode", prefetch=0)
+    chunks.clear()
+    assert [batch["n"][:, 0].tolist() for batch in batches] == [[0, 20, 40, 60], [80]]
+    assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in (0, 4, 8, 12, 16))
+    batches = ds.td.batches(17, window={"time": 4}, within="episode", prefetch=0, shuffle="full", seed=0)
+    assert sum(len(batch) for batch in batches) == 85
+    chunks.clear()
+    (batch,) = ds.td.batches(100, window={"time": 4}, within="episode", shuffle="full", seed=0)
+    assert batch.batch_size == (85, 4)
+    assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
+
+
+def test_episodes_shorter_than_a_window_are_skipped_and_counted():
+    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 0, 0, 0, 0])
+    batches = ds.td.batches(2, window={"time": 3}, within="episode")
+    assert [batch["n"][:, 0].tolist() for batch in batches] == [[0, 1], [6, 7]]
+    assert "4 windows of 3 rows along 'time'; 1 of 3 episodes are shorter and skipped" in repr(batches)
+
+
+def test_within_may_be_text_or_a_lazy_variable(tmp_path):
+    numbered(6, episode=["a", "a", "b", "b", "a", "a"]).td.to_zarr(tmp_path / "n.zarr", chunks={"time": 2})
+    for chunks in (None, {}):
+        with xr.open_dataset(tmp_path / "n.zarr", engine="tensordict", chunks=chunks) as ds:
+            batches = ds.td.batches(9, window={"time": 2}, within="episode")
+            assert [batch["n"].tolist() for batch in batches] == [[[0, 1], [2, 3], [4, 5]]]
