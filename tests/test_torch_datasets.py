@@ -1,0 +1,302 @@
+"""``ds.td.to_torch_dataset``: with torch's DataLoader, in this process and in workers of every kind."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+import strategies
+from loading_samples import numbered
+from persistent_samples import as_chunked_zarr, as_hdf5, flat_td, grid_ds, grid_of
+from xarray_tensordict.loading.torch_datasets import collate
+from xarray_tensordict.loading.worker_epochs import WorkerEpochs
+from xarray_tensordict.testing import assert_same_tensordict
+
+START_METHODS = ["fork", "forkserver", "spawn"]
+KINDS = ["zarr", "h5"]
+
+
+def store_of(kind, folder, rows=40):
+    path = folder / f"n.{kind}"
+    ds = numbered(rows, width=3, label=np.array([f"row {row}" for row in range(rows)], object))
+    if kind == "zarr":
+        ds.td.to_zarr(path, chunks={"time": 5})
+    else:
+        ds.td.to_h5(path, chunks={"time": 5})
+    return path
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, tmp_path):
+    with xr.open_dataset(store_of(request.param, tmp_path), engine="tensordict") as ds:
+        yield ds
+
+
+def rows_of(loader):
+    return [batch["n"].tolist() for batch in loader]
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+# --- single samples --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(strategies.datasets(), st.data())
+def test_samples_are_the_rows_of_to_tensordict(ds, data):
+    if not ds.td.batch_dims:
+        return
+    td, rows = ds.td.to_tensordict(), ds.td.to_torch_dataset()
+    count = td.batch_size[0]
+    assert len(rows) == count
+    picked = data.draw(st.lists(st.integers(-count, count - 1), min_size=1, max_size=6))
+    assert_same_tensordict(td[picked], rows.__getitems__(picked))
+    assert_same_tensordict(td[picked[0]], rows[picked[0]])
+    for wrong in (count, -count - 1):
+        with pytest.raises(IndexError, match=f"sample {wrong} of {count}"):
+            rows[wrong]
+
+
+@pytest.mark.parametrize("write", [as_chunked_zarr, as_hdf5])
+def test_samples_come_from_stores(write, tmp_path):
+    path = tmp_path / ("f.h5" if write is as_hdf5 else "f.zarr")
+    write(flat_td(), path)
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        rows, td = ds.td.to_torch_dataset(), ds.td.to_tensordict()
+        assert_same_tensordict(td[[5, 0, 5]], rows.__getitems__([5, 0, 5]))
+        assert_same_tensordict(td[2], rows[2])
+        assert_same_tensordict(td[2], rows[np.int64(2)])
+        assert [int(row["action"]) for row in rows] == td["action"].tolist()
+
+
+def test_samples_may_be_windows():
+    ds = numbered(10, episode=[0] * 6 + [1] * 4)
+    rows = ds.td.to_torch_dataset(window={"time": 3}, within="episode")
+    assert len(rows) == 6
+    assert rows[4]["n"].tolist() == [6, 7, 8]
+    assert rows[4].names == ["time"]
+    assert rows.__getitems__([0, 5])["n"].tolist() == [[0, 1, 2], [7, 8, 9]]
+    assert "6 windows of 3 rows along 'time'" in repr(rows)
+    ds = grid_of(grid_ds())
+    assert len(ds.td.to_torch_dataset(window={"member": 2})) == 8
+
+
+def test_a_data_loader_reads_the_rows_of_a_batch_at_once(opened):
+    td = opened.td.to_tensordict()
+    rows = opened.td.to_torch_dataset()
+    calls = []
+    fetch = rows.__getitems__
+    rows.__class__ = type(
+        "Counted", (type(rows),), {"__getitems__": lambda self, found: calls.append(found) or fetch(found)}
+    )
+    loader = DataLoader(
+        rows, batch_size=16, shuffle=True, collate_fn=rows.collate, generator=torch.Generator().manual_seed(0)
+    )
+    batches = list(loader)
+    assert [batch.batch_size for batch in batches] == [torch.Size([16]), torch.Size([16]), torch.Size([8])]
+    assert [batch["n"].tolist() for batch in batches] == calls
+    assert sorted(flat(calls)) == list(range(40))
+    for batch in batches:
+        assert_same_tensordict(td[batch["n"].tolist()], batch)
+
+
+def test_torchs_own_seed_chooses_the_order_of_single_samples(opened):
+    rows = opened.td.to_torch_dataset()
+    loader = DataLoader(rows, batch_size=16, shuffle=True, collate_fn=rows.collate)
+    torch.manual_seed(3)
+    first, second = rows_of(loader), rows_of(loader)
+    torch.manual_seed(3)
+    assert rows_of(loader) == first != second
+
+
+def test_the_collate_takes_samples_one_by_one_too():
+    rows = numbered(6).td.to_torch_dataset()
+    assert collate([rows[0], rows[3]])["n"].tolist() == [0, 3]
+    assert collate([rows[0], rows[3]]).batch_size == (2,)
+    part = Subset(rows, [4, 2, 0])
+    loader = DataLoader(part, batch_size=2, collate_fn=rows.collate)
+    assert rows_of(loader) == [[4, 2], [0]]
+    assert DataLoader(rows, batch_size=None, collate_fn=rows.collate).dataset[1]["n"] == 1
+    assert pickle.loads(pickle.dumps(rows.collate)) is collate
+
+
+def test_options_of_the_order_need_a_batch_size():
+    with pytest.raises(TypeError, match="shuffle need a batch_size, which gives an IterableDataset"):
+        numbered(4).td.to_torch_dataset(shuffle=True)
+    with pytest.raises(TypeError, match="nonsense"):
+        numbered(4).td.to_torch_dataset(2, nonsense=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pickle_of_a_dataset_holds_no_data(kind, tmp_path):
+    sizes = []
+    for rows in (100, 20_000):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        path = folder / f"n.{kind}"
+        ds = numbered(rows, width=3)
+        _ = ds.td.to_zarr(path) if kind == "zarr" else ds.td.to_h5(path)
+        with xr.open_dataset(path, engine="tensordict") as opened:
+            found = opened.td.to_torch_dataset()
+            found[3]
+            sizes.append(len(pickle.dumps(found)))
+            assert pickle.loads(pickle.dumps(found))[7]["n"] == 7
+    assert sizes[1] < sizes[0] + 200
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def loader_of(data, **options):
+    return DataLoader(data, batch_size=None, collate_fn=data.collate, **options)
+
+
+def test_an_iterable_dataset_gives_the_batches_of_the_dataset(opened):
+    data = opened.td.to_torch_dataset(16, shuffle=True, seed=0)
+    assert isinstance(data, IterableDataset)
+    assert len(data) == len(loader_of(data)) == 3
+    expected = opened.td.batches(16, shuffle=True, seed=0)
+    loader = loader_of(data)
+    first, second = rows_of(loader), rows_of(loader)
+    assert first == rows_of(expected)
+    assert second == rows_of(expected)
+    data.set_epoch(0)
+    assert rows_of(loader) == first
+    assert "3 batches of [16]" in repr(data)
+    for batch in loader:
+        assert isinstance(batch, TensorDict)
+        assert batch.batch_dims == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory:UserWarning")  # torch says where there is no accelerator to pin for
+def test_a_loader_may_ask_for_pinned_memory(opened):
+    for data, options in (
+        (opened.td.to_torch_dataset(), {"batch_size": 16}),
+        (opened.td.to_torch_dataset(16), {"batch_size": None}),
+    ):
+        batches = list(DataLoader(data, collate_fn=data.collate, pin_memory=True, **options))
+        assert flat(batch["n"].tolist() for batch in batches) == list(range(40))
+        assert {batch["n"].is_pinned() for batch in batches} == {torch.cuda.is_available()}
+        assert batches[0]["label"] == [f"row {row}" for row in range(16)]
+
+
+def test_workers_that_know_nothing_of_each_other_run_the_same_epoch():
+    epochs = WorkerEpochs(5)
+    assert [epochs.begin(worker, 100) for worker in (1, 0, 2)] == [5, 5, 5]  # started for the first epoch
+    assert [epochs.begin(worker, 200) for worker in (2, 0)] == [6, 6]  # and for the next; one died before it began
+    assert [epochs.begin(worker, 300) for worker in (0, 1, 2)] == [7, 7, 7]
+    assert [epochs.begin(worker, 300) for worker in (1, 0, 2)] == [8, 8, 8]  # those that stay are asked again
+    assert epochs.begin(0, None) == 9  # this process
+    assert epochs.begin(0, None) == 10
+    epochs.restart(2)
+    assert [epochs.begin(worker, 300) for worker in (0, 1)] == [2, 2]
+    again = pickle.loads(pickle.dumps(epochs))
+    assert again.begin(0, 400) == 3
+
+
+def run_loader(data, method, *, persistent=False, epochs=3, **options):
+    """The rows of each batch, for each of several epochs."""
+    loader = DataLoader(
+        data,
+        collate_fn=data.collate,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=persistent,
+        **options,
+    )
+    return [rows_of(loader) for _ in range(epochs)]
+
+
+def check_workers(ds, method, *, persistent):
+    td = ds.td.to_tensordict()
+    rows = ds.td.to_torch_dataset()
+    (found,) = run_loader(rows, method, epochs=1, batch_size=16)
+    assert flat(found) == list(range(40))
+    data = ds.td.to_torch_dataset(6, shuffle=True, seed=0, buffer_size=10)
+    epochs = run_loader(data, method, persistent=persistent, batch_size=None)
+    for epoch in epochs:
+        assert sorted(flat(epoch)) == list(range(40))
+        assert len(epoch) == len(data)
+    assert epochs[0] != epochs[1] != epochs[2]
+    data.set_epoch(1)
+    assert run_loader(data, method, epochs=1, batch_size=None) == [epochs[1]]
+    for sample in DataLoader(
+        rows, batch_size=8, num_workers=2, multiprocessing_context=method, collate_fn=rows.collate
+    ):
+        assert_same_tensordict(td[sample["n"].tolist()], sample)
+
+
+def test_workers_that_are_forked_share_out_the_batches(opened):
+    check_workers(opened, "fork", persistent=False)
+
+
+def test_unshuffled_batches_come_in_order_from_workers_too(opened):
+    data = opened.td.to_torch_dataset(6)
+    assert run_loader(data, "fork", epochs=1, batch_size=None) == [rows_of(opened.td.batches(6))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_every_kind_share_out_the_batches(opened, method, persistent):
+    check_workers(opened, method, persistent=persistent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", START_METHODS)
+def test_an_epoch_can_be_chosen_while_workers_stay(opened, method):
+    data = opened.td.to_torch_dataset(6, shuffle=True, seed=0)
+    loader = DataLoader(
+        data,
+        batch_size=None,
+        collate_fn=data.collate,
+        num_workers=2,
+        multiprocessing_context=method,
+        persistent_workers=True,
+    )
+    first, second = rows_of(loader), rows_of(loader)
+    data.set_epoch(0)
+    assert rows_of(loader) == first
+    assert rows_of(loader) == second != first
+
+
+@pytest.mark.slow
+def test_ranks_with_workers_share_out_the_rows(opened):
+    found = []
+    for rank in range(2):
+        data = opened.td.to_torch_dataset(6, shuffle=True, seed=0, rank=rank, world_size=2, buffer_size=10)
+        found.append(run_loader(data, "fork", epochs=2, batch_size=None))
+    for epoch in range(2):
+        assert sorted(flat(found[0][epoch]) + flat(found[1][epoch])) == list(range(40))
+        assert len(found[0][epoch]) == len(found[1][epoch])
+
+
+def test_an_error_in_a_worker_names_the_variable(tmp_path):
+    path = store_of("zarr", tmp_path)
+    (chunk,) = (path / "x" / "c" / "4").iterdir()
+    chunk.write_bytes(b"no such data")
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        for data, size in ((ds.td.to_torch_dataset(), 8), (ds.td.to_torch_dataset(8), None)):
+            loader = DataLoader(
+                data, batch_size=size, collate_fn=data.collate, num_workers=1, multiprocessing_context="fork"
+            )
+            with pytest.raises(Exception, match="the variable 'x'"):
+                list(loader)
+
+
+def test_leaving_a_loop_over_workers_early_hangs_nowhere(opened):
+    data = opened.td.to_torch_dataset(2, shuffle=True, seed=0)
+    loader = DataLoader(data, batch_size=None, collate_fn=data.collate, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        for _batch in loader:
+            break
+    assert sorted(flat(rows_of(loader))) == list(range(40))
