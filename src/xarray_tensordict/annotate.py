@@ -238,9 +238,10 @@ def _write_zarr(
         consolidated = _consolidated_paths(whole)
         root: Any = whole[group.strip("/")] if group and group.strip("/") else whole
         _check_records(root, missing)
+        texts = list(_byte_arrays(root))
         for key, (_, dims) in missing.items():
             _name_zarr_array(root["/".join(key)], dims)
-        for path, array in _byte_arrays(root):
+        for path, array in texts:
             _name_zarr_array(array, (f"{path.rsplit('/', 1)[-1]}_json",))
         for key, record in records.items():
             node = root["/".join(key)] if key else root
@@ -269,7 +270,9 @@ def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of bytes that hold non-tensor entries and have no dimension name: without one open_zarr raises."""
     import zarr
 
-    for path, node in root.members(max_depth=None):
+    from .stores.zarr_private import walk_members
+
+    for path, node in walk_members(root):
         if isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs:
             named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
             if not named and path != UNBATCHED_NAME:

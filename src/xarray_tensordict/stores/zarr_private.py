@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import json
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -114,6 +114,26 @@ def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseExcepti
         return await asyncio.gather(*map(one, arrays), return_exceptions=True)
 
     return sync(read()) if arrays else []
+
+
+def unpickles(array: zarr.Array[Any]) -> bool:
+    """Whether a codec of the array loads pickles, which can run any code: numcodecs' own, under any name."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 3:
+        codecs = [codec.to_dict().get("name", "") for codec in metadata.codecs]
+    else:
+        codecs = [getattr(codec, "codec_id", "") for codec in (*(metadata.filters or ()), metadata.compressor)]
+    return any("pickle" in str(codec) for codec in codecs)
+
+
+def walk_members(node: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
+    """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
+    for name, member in open_members(node):
+        if isinstance(member, BaseException):
+            continue
+        yield name, member
+        if isinstance(member, zarr.Group):
+            yield from ((f"{name}/{path}", inner) for path, inner in walk_members(member))
 
 
 def with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:

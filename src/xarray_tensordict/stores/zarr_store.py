@@ -33,7 +33,7 @@ from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
 from .zarr_opening import Node, child, open_node
-from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, with_dims
+from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, unpickles, with_dims
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
@@ -189,6 +189,7 @@ class _GroupReader:
             for name, member in members
             if isinstance(member, zarr.Array)
             and NON_TENSOR_ATTR in member.attrs
+            and not unpickles(member)
             and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
@@ -243,6 +244,13 @@ class _GroupReader:
         attrs = dict(array.attrs)
         if self._listed_only(name):
             reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        if unpickles(array):
+            reason = (
+                "a codec of zarr's would unpickle it, and loading a pickle can run any code; this package never does so. "
+                "If you trust the store, read it with zarr and numcodecs, and write it with another codec"
+            )
             self._left_out.append(LeftOut((*self._key, name), reason))
             return
         if NON_TENSOR_ATTR in attrs:

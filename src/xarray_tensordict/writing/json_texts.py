@@ -13,6 +13,7 @@ import zarr
 from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ..core.model import Key
 from ..core.unbatched_entry import encode_array
+from ..stores.zarr_private import unpickles
 from .plan import WritePlan
 from .stored_form import Place, store_form, to_json
 from .zarr_there import There
@@ -70,6 +71,11 @@ def _put_text(root: zarr.Group, path: str, text: str, attrs: dict[str, Any]) -> 
 
 def _unbatched_content(there: There) -> dict[str, Any]:
     entry = there.root.get(UNBATCHED_NAME)
+    if isinstance(entry, zarr.Array) and unpickles(entry):
+        raise PermissionError(
+            f"{there.where}: a codec of the entry {UNBATCHED_NAME!r} would unpickle it, which can run any code; write the "
+            f"store again, with mode='w'"
+        )
     return dict(json.loads(np.asarray(entry[...]).tobytes())) if isinstance(entry, zarr.Array) else {}
 
 

@@ -16,6 +16,7 @@ from ..dataset.describe import key_of
 from ..dataset.entries import td_names
 from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
+from ..stores.zarr_private import walk_members
 from ..stores.zarr_store import ZarrGroupStore
 from .lazy_sources import reads_from
 from .plan import Source
@@ -227,11 +228,7 @@ def finish_update(there: There, batches: Mapping[Key, GroupBatch], target: ZarrT
     with quiet():
         groups = [
             ((), there.root),
-            *(
-                (key_of(path), node)
-                for path, node in there.root.members(max_depth=None)
-                if isinstance(node, zarr.Group)
-            ),
+            *((key_of(path), node) for path, node in walk_members(there.root) if isinstance(node, zarr.Group)),
         ]
         for key, group in groups:
             batch = next((batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in batches), None)
