@@ -144,7 +144,7 @@ def test_computing_it_twice_does_not_lose_what_came_between(path):
     later = many_blocks().td.to_memmap(path, compute=False)
     later.compute()
     weather().td.to_memmap(path)
-    with pytest.raises(FileNotFoundError, match="can be computed once. Call it again"):
+    with pytest.raises(FileNotFoundError, match=r"can be computed once\. Call it again"):
         later.compute()
     assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
 
@@ -158,7 +158,7 @@ def test_mode_w_minus_is_asked_again_when_it_is_computed(path):
 
 
 def test_refusals_are_not_put_off(path):
-    with pytest.raises(ValueError, match="'shape': .* rename it"):
+    with pytest.raises(ValueError, match=r"'shape': .* rename it"):
         xr.Dataset({"shape": ("time", dask.array.zeros(3))}).td.to_memmap(path, compute=False)
     assert beside(path) == []
 

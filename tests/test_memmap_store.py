@@ -627,6 +627,41 @@ def test_dask_chunks(path):
         assert float(ds["x"].sum()) == 780
 
 
+# -- what tensordict loses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize("key", ["shape", "device", "_type"])
+def test_keys_that_tensordict_loses_are_named(path, tmp_path, key, archive):
+    if archive:
+        path = tmp_path / "saved.tdz"
+    td = TensorDict({key: torch.ones(3), "next": {key: {"y": torch.ones(3)}}, "x": torch.zeros(3)}, [3])
+    td.save(path)
+    assert key not in list(tensordict.load(path).keys())
+    with pytest.warns(UserWarning, match=rf"left out '{key}': meta.json has a use .* 'next/{key}': .*save it again"):
+        ds = xr.open_dataset(path, engine="tensordict")
+    assert list(ds.variables) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "key", ["_class", "_format_version", "_names", "stack_dim", "_is_non_tensor", "index", "data", "dtype", "_source_"]
+)
+def test_other_words_of_the_metadata_are_keys_like_any(path, key):
+    td = TensorDict({key: torch.arange(3), "next": {key: torch.ones(3)}, "x": torch.zeros(3)}, [3])
+    td.memmap(path)
+    assert_same_tensordict(tensordict.load(path), both_doors(path))
+    assert_same_tensordict(td, both_doors(path))
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_every_row_of_a_stack_of_two_by_one_is_read(path, tmp_path, archive):
+    if archive:
+        path = tmp_path / "saved.tdz"
+    rows = NonTensorStack(NonTensorStack("a"), NonTensorStack("b"))
+    TensorDict({"x": torch.ones(2, 1), "s": rows}, [2, 1]).save(path)
+    assert both_doors(path)["s"].tolist() == [["a"], ["b"]]
+
+
 # -- checkpoints of replay buffers -------------------------------------------------------------------------------------
 
 
@@ -678,6 +713,54 @@ def test_a_full_buffer(path, buffers):
     rb.extend(transitions(3))
     dump(rb, path)
     assert_same_tensordict(tensordict.load(path / "storage"), both_doors(path))
+
+
+@pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_buffer_that_has_wrapped_around_keeps_the_order_of_its_rows(path, buffers, storage, times):
+    rb = buffers.TensorDictReplayBuffer(storage=getattr(buffers, storage)(5), batch_size=2)
+    for start in range(times):
+        rb.extend(TensorDict({"step": torch.arange(start * 3, start * 3 + 3)}, [3]))
+    dump(rb, path)
+    expected = {1: [0, 1, 2], 2: [5, 1, 2, 3, 4], 3: [5, 6, 7, 8, 4]}[times]
+    assert both_doors(path)["step"].tolist() == expected
+    assert both_doors(path, filled=False).batch_size == (5,)
+
+
+@pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
+@pytest.mark.filterwarnings("ignore:torch.meshgrid:UserWarning")
+def test_a_storage_of_two_dims_that_has_wrapped_around(path, buffers, storage):
+    rb = buffers.TensorDictReplayBuffer(storage=getattr(buffers, storage)(20, ndim=2), batch_size=2)
+    for start in (0, 12):
+        rb.extend(TensorDict({"obs": torch.arange(start, start + 12).view(2, 6)}, [2, 6]))
+    dump(rb, path)
+    assert_same_tensordict(tensordict.load(path / "storage"), both_doors(path))
+    assert both_doors(path).batch_size == (10, 2)
+
+
+def test_what_torchrl_refuses_to_dump_is_no_checkpoint(path, buffers):
+    rb = buffers.TensorDictReplayBuffer(storage=buffers.ListStorage(10), batch_size=2)
+    rb.extend(transitions(4))
+    with pytest.raises(NotImplementedError):
+        dump(rb, path)
+    with pytest.raises(ValueError, match=r"expected a zarr store .* or a memory-mapped tensordict"):
+        xr.open_dataset(path, engine="tensordict")
+
+
+def test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so(path, buffers):
+    from torchrl.data.replay_buffers.checkpointers import FlatStorageCheckpointer
+
+    rb = buffers.TensorDictReplayBuffer(storage=buffers.LazyMemmapStorage(20), batch_size=2)
+    rb.storage.checkpointer = FlatStorageCheckpointer()
+    done = torch.tensor([0, 0, 1, 0, 0, 1]).bool().view(6, 1)
+    td = TensorDict({"obs": torch.arange(6.0).view(6, 1), "done": torch.zeros_like(done)}, [6])
+    td["collector", "traj_ids"] = torch.zeros(6, dtype=torch.int)
+    td["next"] = {"obs": td["obs"] + 1, "done": done, "terminated": done, "truncated": done, "reward": done.float()}
+    rb.extend(td)
+    dump(rb, path)
+    with pytest.warns(UserWarning, match=r"compact form of torchrl's own .* not trimmed to its 6 elements"):
+        ds = xr.open_dataset(path, engine="tensordict")
+    assert {"obs", "done", "reward"} <= set(ds)
 
 
 def test_a_storage_of_two_dims_counts_elements(path, buffers):

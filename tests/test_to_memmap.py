@@ -257,7 +257,7 @@ xr.Dataset({{"x": ("time", x)}}).td.to_memmap({str(path)!r})
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["shape", "device", "_type", "next/shape"])
+@pytest.mark.parametrize("name", ["shape", "device", "_type", "next/shape", "shape/next", "a/device/b"])
 def test_keys_that_tensordict_would_lose(path, name):
     with pytest.raises(ValueError, match=f"'{name}': .* rename it"):
         xr.Dataset({name: ("time", np.zeros(3)), "x": ("time", np.zeros(3))}).td.to_memmap(path)

@@ -19,6 +19,8 @@ from .memmap_levels import META, Level, LevelReader, Node
 
 STORAGE_META = "storage_metadata.json"
 _SINGLE = "_-single-tensor-_"
+_COMPACT = frozenset({"_storage_shape", "shift", "is_full"})
+"""Entries that the compact checkpoints of torchrl have (``TED2Flat``, ``TED2Nested``)."""
 
 
 def is_memmap_folder(path: Path) -> bool:
@@ -95,7 +97,11 @@ class MemmapStore:
             return cls(LevelReader(files), level, description)._at(root)
         reader = LevelReader(files, allow_pickle=allow_pickle)
         node = reader.root()
-        batch = reader.level(node).batch or ()
+        level = reader.level(node)
+        batch = level.batch or ()
+        if level.values.keys() >= _COMPACT:
+            _tell_compact(description, checkpoint)
+            batch = ()
         if filled and batch:
             trim = (batch[0], _filled_rows(checkpoint, batch, _cursor(folder), description))
             reader = LevelReader(files, allow_pickle=allow_pickle, trim=trim)
@@ -233,6 +239,19 @@ def _filled_rows(checkpoint: Mapping[str, Any], batch: tuple[int, ...], cursor: 
             stacklevel=outside(),
         )
     return candidates[0] if candidates else capacity
+
+
+def _tell_compact(where: str, checkpoint: Mapping[str, Any]) -> None:
+    from ..callers import outside
+
+    warnings.warn(
+        f"{where}: the replay buffer was saved in a compact form of torchrl's own (FlatStorageCheckpointer or "
+        f"NestedStorageCheckpointer), in which observations and their successors share rows. It is shown as it is "
+        f"stored, not trimmed to its {checkpoint['len']} elements; load it with torchrl, and dump it with the default "
+        f"checkpointer",
+        UserWarning,
+        stacklevel=outside(),
+    )
 
 
 def _shared_lead(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from ..dataset.record import infer_dataset
 from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import in_memory, past_cache
 from ..stores.memmap_arrays import CODE_DTYPES
-from ..stores.memmap_levels import META, file_stem, stack_shape
+from ..stores.memmap_levels import LOST_NAMES, META, file_stem, stack_shape
 from ..tensors.convert import Leaf, build, compute_together, make_leaf
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice, progress_bar
@@ -34,8 +34,6 @@ from .stored_form import same_object
 
 Mode = Literal["w", "w-"]
 
-# Keys that meta.json has a use of its own for: tensordict loses such entries without a word (measured, 0.15.3).
-_RESERVED = frozenset({"shape", "device", "_type"})
 _ARCHIVE = ".tdz"
 _BLOCK = 2**26
 
@@ -89,7 +87,7 @@ def _check_plan(plan: Plan) -> None:
     for name, reason in plan.left_out.items():
         raise TypeError(f"variable {name!r} cannot be written: {reason}; or leave it out with exclude=[{name!r}]")
     for entry in plan.entries:
-        taken = next((part for part in entry.key if part in _RESERVED), None)
+        taken = next((part for part in entry.key if part in LOST_NAMES), None)
         if taken is not None:
             raise ValueError(
                 f"variable {entry.name!r}: {taken!r} is a word of {META} itself, and tensordict does not find an "
