@@ -135,7 +135,9 @@ class DatasetAccessor(LoadingMethods):
         out
             A tensordict whose tensors are filled, and which is returned.
         cls
-            A tensorclass to return instead of a TensorDict.
+            A tensorclass (or a ``TypedTensorDict``) to return instead of a TensorDict. Nested tensordicts become the
+            tensorclasses that its annotations name; fields that are not there get their default, or None where the
+            annotation allows it. ``ds.td`` shows the class that a store was saved from.
 
         Returns
         -------
@@ -147,7 +149,7 @@ class DatasetAccessor(LoadingMethods):
         Raises
         ------
         ValueError
-            For unknown names, or ``unbatched="raise"`` with such variables.
+            For unknown names, ``unbatched="raise"`` with such variables, or a `cls` that has other fields.
 
         Warns
         -----

@@ -11,6 +11,7 @@ from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
 from ..core.naming import Dims, qualify
 from .describe import describe_dataset
 from .record import read_record
+from .tensorclasses import classes_of, note_classes
 
 
 def node_key(node: xr.DataTree, root: xr.DataTree) -> Key:
@@ -60,6 +61,8 @@ def flatten(dt: xr.DataTree) -> xr.Dataset:
     )
     flat = xr.Dataset(data, coords=own, attrs=root.attrs)
     flat.encoding = root.encoding
+    classes = {(*key, *below): name for key, ds in datasets.items() for below, name in classes_of(ds).items()}
+    note_classes(flat, classes)
     return flat
 
 

@@ -43,9 +43,9 @@ from ..core.naming import (
 from ..core.unbatched_entry import restore_unbatched
 from ..dataset.describe import describe_group
 from ..dataset.record import read_record, set_record_if_needed, with_record
+from ..dataset.tensorclasses import ENCODING_KEY, note_classes
 from .restoring import claim_nested_coordinates, restore
 
-ENCODING_KEY = "xarray_tensordict"
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
 
 
@@ -83,6 +83,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         _forget(layout, hidden)
     ds = _assemble(layout, options)
     _tell(store, layout, ds, hidden)
+    note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options)
 
 
@@ -103,6 +104,8 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
                 ds = set_record_if_needed(ds, {(): own})
         datasets[group_name(key)] = ds
     _tell(store, layout, datasets["/"], {})
+    for key, group in layout.groups.items():
+        note_classes(datasets[group_name(key)], {(): group.tensorclass} if group.tensorclass else {})
     return datasets
 
 
@@ -334,7 +337,7 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     if not preferred and chunks and len(chunks) == len(dims):
         # the reader had no names to key them by
         variable.encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
-    if array.non_tensor:
+    if array.non_tensor or array.record.get("non_tensor"):
         variable.encoding["tensordict_non_tensor"] = True
     return variable
 
@@ -364,9 +367,6 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
     if hidden:
         notes["hidden_groups"] = {group_name(key): tuple(batch.sizes) for key, batch in hidden.items()}
-    classes = {group_name(key): group.tensorclass for key, group in layout.groups.items() if group.tensorclass}
-    if classes:
-        notes["tensorclasses"] = classes
     if layout.inference is not None and layout.inference.groups[()].sizes:
         notes["reason"] = layout.inference.reason
         notes["evidence"] = layout.inference.evidence

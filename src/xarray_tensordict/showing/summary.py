@@ -13,6 +13,7 @@ import xarray as xr
 
 from ..core.model import GroupBatch, Inference, Key, group_name
 from ..dataset.entries import Entry, Plan, plan_entries
+from ..dataset.tensorclasses import classes_of
 from .layout import layout_text
 
 LONGEST = 20
@@ -85,7 +86,7 @@ class Summary:
     hidden
         A sentence about groups that a flat Dataset does not show, or "".
     notes
-        What the inference corrected.
+        What the inference corrected, and the tensorclasses that groups were saved from.
     nbytes
         The size in memory of the entries of the tensordict, in bytes; Python objects are not counted.
     """
@@ -128,7 +129,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         left_out=tuple(told[:longest]),
         left_out_total=len(told),
         hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
-        notes=(*inference.warnings, *_phony_dims(ds)),
+notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
 
@@ -168,6 +169,12 @@ def size_text(nbytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def _class_text(found: tuple[Key, str]) -> str:
+    key, name = found
+    where = f" at {group_name(key)!r}" if key else ""
+    return f"saved from the tensorclass {name}{where}" + ("" if key else "; to_tensordict(cls=...) gives it back")
 
 
 def _reason(ds: xr.Dataset, inference: Inference) -> str:

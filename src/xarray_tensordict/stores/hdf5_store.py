@@ -216,7 +216,9 @@ class Hdf5Store:
     def _read_group(self, node: _Node, out: StoredGroup) -> None:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
         # those that HDF5 would give back changed
-        out.attrs.update(own_array_record(marker(node.obj, ARRAY_ATTR)).get("attrs", {}))
+        own = own_array_record(marker(node.obj, ARRAY_ATTR))
+        out.attrs.update(own.get("attrs", {}))
+        out.tensorclass = own.get("tensorclass")
         record = marker(node.obj, BATCH_ATTR)
         if record is not None:
             where = f"{self.description!r}, group {group_name((*self._root, *out.key))!r}"

@@ -28,6 +28,8 @@ PICKLED = (
 )
 _KNOWN_VERSION = 1
 _OWN_NAMES = frozenset({"_type", "_class", "_format_version"})
+CLASS_NAME = "_tensorclass"
+"""Where this package keeps the name of a tensorclass in ``meta.json``; tensordict minds only objects there."""
 LOST_NAMES = ("shape", "device", "_type")
 """Keys that ``meta.json`` has a use of its own for: tensordict loses such entries without a word (measured, 0.15.3)."""
 _UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
@@ -220,6 +222,7 @@ class LevelReader:
         meta, names = folder.meta, folder.meta.get("_names")
         batch = self._rows(tuple(meta.get("shape", ())), folder)
         level = Level(batch, tuple(names) if isinstance(names, list) else None)
+        level.tensorclass = meta.get(CLASS_NAME) if isinstance(meta.get(CLASS_NAME), str) else None
         there = self._files.names(folder.path)
         for key, entry in meta.items():
             if not isinstance(entry, dict):
@@ -296,7 +299,7 @@ class LevelReader:
         if inner is None:
             raise ValueError(f"{self._files.where(folder.path)}: its folder _tensordict has no {META}")
         level = self.level(inner)
-        level.tensorclass = level.tensorclass or _class_name(folder.meta)
+        level.tensorclass = level.tensorclass or _class_name(folder.meta).replace(":", ".")
         for key, value in folder.meta.items():
             if key not in _OWN_NAMES:
                 level.values[key] = scalar_array(value)

@@ -180,7 +180,16 @@ class _GroupReader:
             for name, value in attrs.items()
             if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
         }
-        return StoredGroup(self._key, self._arrays, tuple(self._groups), shown, recorded, frozenset(), self._left_out)
+        own = own_array_record(attrs.get(ARRAY_ATTR))
+        return StoredGroup(
+            self._key,
+            self._arrays,
+            tuple(self._groups),
+            shown,
+            recorded,
+            left_out=self._left_out,
+            tensorclass=own.get("tensorclass"),
+        )
 
     def _read_payloads(self, members: list[tuple[str, Node]]) -> None:
         """Read the texts of all non-tensor entries at once; a pickle that may not be loaded is not even read."""

@@ -18,6 +18,7 @@ from ..dataset.record import infer_dataset
 from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import is_index_data, read
 from ..stores.memmap_arrays import mapped_tensor
+from .classes import as_class
 from .values import rows_from_numpy, tensor_from_numpy
 
 Leaf = Any
@@ -48,11 +49,8 @@ def to_tensordict(
         td = td.to(device)
     if out is not None:
         return fill(out, td)
-    if cls is None:
-        return td
-    if not hasattr(cls, "from_tensordict"):
-        raise TypeError(f"cls: expected a tensorclass, got {cls!r}")
-    return cls.from_tensordict(td)
+    dropped = frozenset(entry.key for entry in plan.unbatched) if unbatched == "drop" else frozenset()
+    return td if cls is None else as_class(td, cls, dropped)
 
 
 def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key, Leaf]:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import is_non_tensor, is_tensor_collection
+from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..dataset.record import read_record, set_record_if_needed
+from ..dataset.tensorclasses import class_path, note_classes
 from .axis_names import DimsArgument, Named, Namer, Node
 from .leaf_arrays import Leaf, make_leaf
 from .template import Template, same_values
@@ -85,6 +86,7 @@ def to_dataset(
     reference = Template(template)
     parts = _read(td, dims, reference, local=False)
     ds = _assemble(parts, reference)
+    note_classes(ds, parts.classes)
     if coords is not None:
         ds = ds.assign_coords(coords)
     return _record_batch(ds, parts.batches)
@@ -144,6 +146,7 @@ class _Parts:
     """A tensordict as variables, and the batch dims of each of its levels."""
 
     batches: dict[Key, Dims]
+    classes: dict[Key, str] = field(default_factory=dict)
     variables: dict[str, xr.Variable] = field(default_factory=dict)
     is_tensor: dict[str, bool] = field(default_factory=dict)
 
@@ -153,14 +156,15 @@ def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *
         raise TypeError(f"td: expected a tensordict, found a {type(td).__name__}; TensorDict(...) makes one of a dict")
     nodes: dict[Key, Node] = {}
     leaves: list[Leaf] = []
-    _collect(td, (), nodes, leaves)
+    classes: dict[Key, str] = {}
+    _collect(td, (), nodes, leaves, classes)
     namer = Namer(nodes, leaves, dims, template.variables)
     for leaf in leaves:
         group = leaf.key[:-1]
         template.shape_non_tensor(leaf, namer.batches[group], nodes[group].sizes)
     named = namer.name(local=local)
     _warn(named)
-    parts = _Parts(named.batches)
+    parts = _Parts(named.batches, classes)
     for leaf in leaves:
         variable = template.variable(leaf, named.dims[leaf.key], namer.referred.get(leaf.key))
         if variable is not None:
@@ -169,7 +173,9 @@ def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *
     return parts
 
 
-def _collect(td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: list[Leaf]) -> None:
+def _collect(
+    td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: list[Leaf], classes: dict[Key, str]
+) -> None:
     conflict = stack_conflict(td, key)
     if conflict is not None:
         raise ValueError(
@@ -177,6 +183,8 @@ def _collect(td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: lis
             "each member"
         )
     nodes[key] = Node(tuple(td.batch_size), tuple(td.names))
+    if is_tensorclass(td) or isinstance(td, TypedTensorDict):
+        classes[key] = class_path(type(td))
     for name, child in children(td, decode_h5=True).items():
         if "/" in name:
             raise ValueError(
@@ -186,7 +194,7 @@ def _collect(td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: lis
         if isinstance(child, (torch.Tensor, NonTensor)):
             leaves.append(make_leaf((*key, name), child, len(td.batch_size)))
         elif has_leaves(child):
-            _collect(child, (*key, name), nodes, leaves)
+            _collect(child, (*key, name), nodes, leaves, classes)
 
 
 def _warn(named: Named) -> None:
@@ -268,12 +276,14 @@ def _node(parts: _Parts, key: Key, template: Template, above: Sequence[xr.Datase
     batch = next(parts.batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in parts.batches)
     local = _Parts(
         {(): batch},
+        {(): parts.classes[key]} if key in parts.classes else {},
         {key_of(name)[-1]: variable for name, variable in here.items()},
         {key_of(name)[-1]: parts.is_tensor[name] for name in here},
     )
     sizes = {dim: size for ds in above for dim, size in ds.sizes.items()}
     groups = {other[len(key)] for other in parts.batches if len(other) > len(key) and other[: len(key)] == key}
     node = _assemble(local, template.at(key), above=sizes, groups=groups)
+    note_classes(node, local.classes)
     for ds in above:
         # a node must have the index of the nodes above it; values of its own are kept without one
         foreign = [n for n in node.xindexes if n in ds.xindexes and not same_values(node.variables[n], ds.variables[n])]

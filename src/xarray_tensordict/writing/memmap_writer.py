@@ -22,10 +22,11 @@ from ..core.inference import BatchDims
 from ..core.model import Inference, Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..dataset.tensorclasses import classes_of
 from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import in_memory, past_cache
 from ..stores.memmap_arrays import CODE_DTYPES
-from ..stores.memmap_levels import LOST_NAMES, META, file_stem, stack_shape
+from ..stores.memmap_levels import CLASS_NAME, LOST_NAMES, META, file_stem, stack_shape
 from ..tensors.convert import Leaf, build, compute_together, make_leaf
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice, progress_bar
@@ -65,12 +66,13 @@ def to_memmap(
     _check_plan(plan)
     target = Path(os.path.realpath(os.path.expanduser(os.fspath(path))))
     _check_target(target, mode)
-    template = _template(plan, unbatched)
+    classes = classes_of(ds, [entry.name for entry in plan.entries])
+    job = _Job(_template(plan, unbatched), plan.entries, classes)
     if not compute:
-        return _delayed(template, plan, target, mode)
+        return _delayed(job, target, mode)
     with progress_bar(shown=progress), _staged(target) as staged:
-        _lay_out(template, plan, staged)
-        _store_chunked(plan, staged, compute=True)
+        _lay_out(job, staged)
+        _store_chunked(job, staged, compute=True)
         _put_in_place(staged, target)
     return None
 
@@ -212,21 +214,40 @@ def _staged(target: Path) -> Iterator[Path]:
         remove(staged)
 
 
-def _lay_out(template: TensorDict, plan: Plan, folder: Path) -> None:
+@dataclass(frozen=True)
+class _Job:
+    """What is to be written: the tensordict to be, the entries it is made of, and the tensorclasses of its levels."""
+
+    template: TensorDict
+    entries: list[Entry]
+    classes: dict[Key, str]
+
+    @property
+    def tensors(self) -> list[Entry]:
+        """The entries that have a file."""
+        return [entry for entry in self.entries if entry.form == "tensor" and 0 not in _shape(entry)]
+
+
+def _lay_out(job: _Job, folder: Path) -> None:
     """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold."""
-    template.memmap_like(str(folder))
-    for entry in _tensors(plan):
+    job.template.memmap_like(str(folder))
+    for key, name in job.classes.items():
+        _note_class(folder.joinpath(*map(file_stem, key)) / META, name)
+    for entry in job.tensors:
         if entry.variable.chunks is None:
             _write_variable(entry, _Target.of(entry, folder))
 
 
-def _tensors(plan: Plan) -> list[Entry]:
-    return [entry for entry in plan.entries if entry.form == "tensor" and 0 not in _shape(entry)]
+def _note_class(path: Path, name: str) -> None:
+    """Keep the name of a tensorclass; as tensordict itself keeps it, it could only be loaded where the class is."""
+    meta = json.loads(path.read_bytes())
+    meta.setdefault(CLASS_NAME, name)  # an entry may be called so
+    path.write_text(json.dumps(meta))
 
 
-def _store_chunked(plan: Plan, folder: Path, *, compute: bool) -> Any:
+def _store_chunked(job: _Job, folder: Path, *, compute: bool) -> Any:
     """Write what dask holds, as one graph; each block goes to its own place in a file, so there is nothing to lock."""
-    chunked = [entry for entry in _tensors(plan) if entry.variable.chunks is not None]
+    chunked = [entry for entry in job.tensors if entry.variable.chunks is not None]
     if not chunked:
         return None
     import dask.array
@@ -246,7 +267,7 @@ def _put_in_place(staged: Path, target: Path) -> None:
         pack_memmap(staged, archive)
 
 
-def _delayed(template: TensorDict, plan: Plan, target: Path, mode: str) -> Any:
+def _delayed(job: _Job, target: Path, mode: str) -> Any:
     """Lay the folder out now, and return what fills it and gives it its name.
 
     The folder is not laid out by a task: a scheduler that loses a worker runs tasks again, and a folder that is made
@@ -257,8 +278,8 @@ def _delayed(template: TensorDict, plan: Plan, target: Path, mode: str) -> Any:
     target.parent.mkdir(parents=True, exist_ok=True)
     staged = free_name(target, "tmp")
     try:
-        _lay_out(template, plan, staged)
-        stored = _store_chunked(plan, staged, compute=False)
+        _lay_out(job, staged)
+        stored = _store_chunked(job, staged, compute=False)
     except BaseException:
         remove(staged)
         raise

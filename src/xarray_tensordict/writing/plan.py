@@ -17,6 +17,7 @@ from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.naming import qualify
 from ..dataset.describe import key_of
 from ..dataset.record import infer_dataset, set_record_if_needed
+from ..dataset.tensorclasses import class_attrs, classes_of
 from ..dataset.trees import flatten, own_datasets
 from ..dataset.trees import infer as infer_tree
 from ..dataset.xarray_private import multiindex_dims
@@ -125,6 +126,7 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
     _check_multiindex(ds)
     inference = infer_dataset(ds) if inference is None else inference
     local = _local_dims(ds, inference)
+    classes = classes_of(ds)
     nodes: dict[Key, Node] = {(): Node(attrs=_shown(ds.attrs))}
     unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
     for name, variable in ds.variables.items():
@@ -138,6 +140,8 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
             node.coords.add(key[-1])
         renamed = dict(zip(map(str, variable.dims), local[key], strict=True))
         node.unlimited |= {renamed[dim] for dim in renamed if dim in unlimited}
+    for key in classes.keys() & nodes.keys():
+        nodes[key].attrs = {**(nodes[key].attrs or {}), **class_attrs(classes[key])}
     flat_names = {info_key: tuple(map(str, ds.variables["/".join(info_key)].dims)) for info_key in local}
     batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
@@ -159,7 +163,9 @@ def source_of_tree(dt: xr.DataTree) -> Source:
             str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()
         }
         unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
-        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, _shown(ds.attrs), unlimited)
+        told = classes_of(ds)
+        attrs = {**_shown(ds.attrs), **(class_attrs(told[()]) if () in told else {})}
+        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, attrs, unlimited)
     flat, inference = flatten(dt), infer_tree(dt)
     local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
     flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}

@@ -130,7 +130,8 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         # CF takes an array of single bytes for strings in pieces, and joins them
         variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
-        return Stored(variable, record=_torch_record(variable))
+        told = {"non_tensor": True} if variable.encoding.get("tensordict_non_tensor") and kind in _NUMBERS else {}
+        return Stored(variable, record={**_torch_record(variable), **told})
     axes = batch_axes_first(variable, place.batch_dims)
     stored = _for_tensordict(_transposed(variable, axes), place)
     if axes != sorted(axes):
