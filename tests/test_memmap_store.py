@@ -19,6 +19,7 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 
 import xarray_tensordict
 from strategies import tensordicts
+from xarray_tensordict.dataset.tensorclasses import classes_of
 from xarray_tensordict.stores import memmap_arrays, memmap_files
 from xarray_tensordict.stores.memmap_levels import file_stem
 from xarray_tensordict.testing import assert_same_tensordict
@@ -267,7 +268,7 @@ def test_tensorclasses(path, tmp_path):
     step.memmap(path)
     assert_same_tensordict(Step.load_memmap(path), both_doors(path))
     with xr.open_dataset(path, engine="tensordict") as ds:
-        assert ds.encoding["xarray_tensordict"]["tensorclasses"]["/"].endswith("Step")
+        assert classes_of(ds)[()] == f"{__name__}.Step"
     TensorDict({"x": torch.zeros(2), "step": step}, [2]).memmap(tmp_path / "outer")
     assert_same_tensordict(tensordict.load(tmp_path / "outer"), both_doors(tmp_path / "outer"))
     assert_same_tensordict(step, both_doors(tmp_path / "outer", group="step"))
@@ -280,7 +281,7 @@ def test_a_class_that_a_store_names_is_not_imported(path, tmp_path, monkeypatch)
     edit(path / "meta.json", _type="<class 'evil_module.Evil'>", _class="evil_module:Evil")
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert ds["obs"].shape == (2, 3)
-        assert ds.encoding["xarray_tensordict"]["tensorclasses"] == {"/": "evil_module:Evil"}
+        assert classes_of(ds) == {(): "evil_module.Evil"}
     assert "evil_module" not in sys.modules
     assert not (tmp_path / "mark").exists()
 

@@ -117,7 +117,9 @@ def test_the_files_are_those_of_tensordict(path, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "complex32", "float8_e5m2", "float8_e4m3fn"])
 @pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:ComplexHalf support is experimental:UserWarning", "ignore:.*cannot load again:UserWarning"
+)
 def test_dtypes_that_numpy_lacks_keep_their_bits(path, tmp_path, dtype, chunked):
     values = torch.arange(200, dtype=torch.uint8).to(torch.float32).to(getattr(torch, dtype)).view(100, 2)
     TensorDict({"x": values}, [100]).memmap(tmp_path / "source")
@@ -125,6 +127,17 @@ def test_dtypes_that_numpy_lacks_keep_their_bits(path, tmp_path, dtype, chunked)
         ds.td.to_memmap(path)
     assert (path / "x.memmap").read_bytes() == (tmp_path / "source" / "x.memmap").read_bytes()
     assert (path / "meta.json").read_bytes() == (tmp_path / "source" / "meta.json").read_bytes()
+
+
+def test_a_dtype_that_tensordict_cannot_load_again_is_told_of(path, tmp_path):
+    TensorDict({"x": torch.ones(4).to(torch.float8_e5m2), "y": torch.ones(4)}, [4]).memmap(tmp_path / "source")
+    with xr.open_dataset(tmp_path / "source", engine="tensordict") as ds:
+        with pytest.warns(UserWarning, match=r"\['x'\] are of dtypes that tensordict writes .* and cannot load again"):
+            ds.td.to_memmap(path)
+        assert both_doors(path)["x"].dtype == torch.float8_e5m2
+        del ds["x"].encoding["torch_dtype"]
+        ds.td.to_memmap(path)
+    assert tensordict.load(path)["x"].dtype == torch.float32
 
 
 def test_scalars_and_nothing(tmp_path):

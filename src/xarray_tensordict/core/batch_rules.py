@@ -304,7 +304,9 @@ def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
 def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
     return (
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
-        f"{list(record.sizes or ())}, so it is unbatched; write it again, or correct the record"
+        f"{list(record.sizes or ())}, so it is unbatched; if it is being written, open it again when it is "
+        f"whole, else write it again, or correct "
+        f"the record"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -231,11 +232,31 @@ class _Job:
 def _lay_out(job: _Job, folder: Path) -> None:
     """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold."""
     job.template.memmap_like(str(folder))
+    _tell_float8(job, folder)
     for key, name in job.classes.items():
         _note_class(folder.joinpath(*map(file_stem, key)) / META, name)
     for entry in job.tensors:
         if entry.variable.chunks is None:
             _write_variable(entry, _Target.of(entry, folder))
+
+
+def _tell_float8(job: _Job, folder: Path) -> None:
+    """Warn of a dtype that tensordict writes to memory maps and cannot load again (measured, 0.15.3)."""
+    names = [entry.name for entry in job.tensors if str(_dtype(entry)).startswith("torch.float8")]
+    if not names:
+        return
+    try:
+        TensorDict.load_memmap(folder)
+    except KeyError:
+        from ..callers import outside
+
+        warnings.warn(
+            f"{names} are of dtypes that tensordict writes to memory-mapped tensordicts and cannot load again; "
+            f"xarray_tensordict.open_persistent and engine='tensordict' read them. To load them with tensordict.load, "
+            f"widen them: del ds[{names[0]!r}].encoding['torch_dtype']",
+            UserWarning,
+            stacklevel=outside(),
+        )
 
 
 def _note_class(path: Path, name: str) -> None:

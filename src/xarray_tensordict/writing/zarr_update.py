@@ -16,6 +16,7 @@ import xarray as xr
 import zarr
 
 from ..core.model import GroupBatch, Key
+from .adopt_names import adopt_names
 from .plan import Source
 from .stored_form import Layout
 from .zarr_add import add_variables
@@ -63,6 +64,7 @@ def update_store(
     settle_lazy(source, there, target)
     if append_dim is None and region is None:
         return add_variables(source, there, target, options, layout, mode=str(mode))
+    source, region, append_dim = adopt_names(source, there.ds, region, append_dim)
     if append_dim is not None:
         added = _check_append(source, there, str(append_dim))
         change = _appended(source, there, str(append_dim))
