@@ -129,7 +129,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         left_out=tuple(told[:longest]),
         left_out_total=len(told),
         hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
-notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
+        notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
 
