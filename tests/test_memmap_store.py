@@ -20,7 +20,7 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 import xarray_tensordict
 from strategies import tensordicts
 from xarray_tensordict.dataset.tensorclasses import classes_of
-from xarray_tensordict.stores import memmap_arrays, memmap_files
+from xarray_tensordict.stores import memmap_files, raw_arrays
 from xarray_tensordict.stores.memmap_levels import file_stem
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -491,7 +491,7 @@ def test_opening_reads_metadata_alone(path, monkeypatch):
     read = []
     original = memmap_files.FolderFiles.read
     monkeypatch.setattr(memmap_files.FolderFiles, "read", lambda self, part: read.append(part) or original(self, part))
-    monkeypatch.setattr(memmap_files.FileBytes, "_opened", None)
+    monkeypatch.setattr(memmap_files.FileBytes, "opened", None)
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert len(ds) == 1000
         assert "batch_0: 3" in repr(ds.td)
@@ -573,7 +573,7 @@ def test_what_is_read_is_the_caller_s_own(path):
 def test_without_a_copy_tensors_lie_over_private_maps(path, monkeypatch):
     TensorDict({"x": torch.arange(40.0).view(10, 4), "b": torch.ones(10, dtype=torch.bfloat16)}, [10]).memmap(path)
     ds = xr.open_dataset(path, engine="tensordict")
-    monkeypatch.setattr(memmap_arrays.MemmapArray, "__getitem__", None)
+    monkeypatch.setattr(raw_arrays.RawArray, "__getitem__", None)
     monkeypatch.setattr(memmap_files.FileBytes, "view", None)
     td = ds.isel(batch_0=slice(2, 8, 2)).td.to_tensordict(copy=False)
     assert td["x"][:, 0].tolist() == [8, 16, 24]

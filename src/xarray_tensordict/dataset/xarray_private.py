@@ -22,7 +22,12 @@ _NEEDED = (
     "PandasIndexingAdapter",
 )
 _FRESH = frozenset(
-    {"xarray.backends.zarr", "xarray_tensordict.stores.hdf5_arrays", "xarray_tensordict.stores.memmap_arrays"}
+    {
+        "xarray.backends.zarr",
+        "xarray_tensordict.stores.hdf5_arrays",
+        "xarray_tensordict.stores.memmap_arrays",
+        "xarray_tensordict.stores.raw_arrays",
+    }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
 if _MISSING:

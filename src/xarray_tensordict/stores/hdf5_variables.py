@@ -26,6 +26,8 @@ from .hdf5_arrays import (
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import Axis, Scale, ScaleTable, recorded_axes
 from .hdf5_files import Hdf5Source
+from .hdf5_raw import as_raw
+from .raw_arrays import RawArray
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
 _FILTERS = {1: "zlib", 2: "szip", 307: "bzip2", 32004: "blosc", 32015: "zstd"}
@@ -173,12 +175,17 @@ def _stored_array(
         if axis.name is not None and (number in grows if axis.scale is None else axis.scale.unlimited)
     )
     fill = fill_value(dataset, element, attrs, fields, netcdf=facts.netcdf) if shape != dataset.shape else None
-    data = Hdf5Array(facts.source, path, element, shape, fields, fill)
+    data: Hdf5Array | RawArray = Hdf5Array(facts.source, path, element, shape, fields, fill)
+    if element.decoding is Decoding.NONE and not (element.axes or fields) and shape == dataset.shape:
+        raw = as_raw(facts.source, path, dataset, element.dtype, data)
+        data = data if raw is None else raw
     dims = (*(axis.name for axis in axes), *(None for _ in element.axes))
     return StoredArray(name, data, dims, attrs, _encoding(dataset, data, dims, element), grows)
 
 
-def _encoding(dataset: Any, data: Hdf5Array, dims: tuple[str | None, ...], element: Element) -> dict[str, Any]:
+def _encoding(
+    dataset: Any, data: Hdf5Array | RawArray, dims: tuple[str | None, ...], element: Element
+) -> dict[str, Any]:
     """How `dataset` is stored, in the words of xarray's h5netcdf backend."""
     chunks = dataset.chunks if dataset.shape else None
     encoding: dict[str, Any] = {"contiguous": chunks is None, "chunksizes": None}

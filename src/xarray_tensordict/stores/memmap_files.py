@@ -1,32 +1,26 @@
 """Where the bytes of a memory-mapped tensordict lie: in the files of a folder, or in the entries of a ``.tdz`` archive.
 
-Rows are read; where parts of rows are selected, the file is mapped for this one read. A map never leaves this package:
-whoever reads copies what it selects. (A write to a read-only
-map kills the process, and so does a read behind the end of a file that has become shorter.) The one exception is
-:meth:`Bytes.private`, a copy-on-write map that can be written to. What is handed out holds paths and sizes only, so it
+How they are copied out is the business of :mod:`.raw_files`. What is handed out holds paths and sizes only, so it
 pickles small, and works in other processes and from many threads.
 """
 
 from __future__ import annotations
 
-import io
 import lzma
-import mmap
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ..core.model import Key
-
-Buffer = np.ndarray[Any, np.dtype[np.uint8]]
+from .raw_files import Buffer, Bytes, Places, PlainFiles, open_file
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
 _PIECE = 2**24
@@ -41,31 +35,6 @@ _ZIP_ERRORS = (
     zlib.error,
     lzma.LZMAError,
 )
-
-
-class Bytes(Protocol):
-    """The bytes of one array."""
-
-    def view(self, start: int, stop: int) -> Buffer:
-        """The bytes from `start` to `stop`; they may be a read-only map, to be copied before anybody sees them.
-
-        Raises
-        ------
-        ValueError
-            Where there are fewer bytes than ``meta.json`` says.
-        """
-
-    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
-        """Copy the bytes at each of `starts` into a row of `out`; False where there is nothing faster than `view`.
-
-        Raises
-        ------
-        ValueError
-            As `view` does.
-        """
-
-    def private(self) -> Buffer | None:
-        """All bytes as a private copy-on-write map; None where they cannot be mapped."""
 
 
 class Files(Protocol):
@@ -114,35 +83,21 @@ class FolderFiles:
 
 
 @dataclass(frozen=True)
-class FileBytes:
+class FileBytes(PlainFiles):
     """A file that holds the bytes of one array and nothing else."""
 
     path: str
     size: int
     what: str
 
-    def view(self, start: int, stop: int) -> Buffer:
-        return self._map(mmap.ACCESS_READ)[start:stop]
-
-    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
-        with self._opened() as file:
-            _read_rows(file, self.path, starts, out)
-        return True
-
-    def private(self) -> Buffer | None:
-        return self._map(mmap.ACCESS_COPY)
-
-    def _map(self, access: int) -> Buffer:
-        if not self.size:
-            return np.empty(0, np.uint8)
-        with self._opened() as file:
-            return _map(file.fileno(), 0, self.size, access)
+    def where(self, number: int) -> str:
+        return self.path
 
     @contextmanager
-    def _opened(self) -> Iterator[io.FileIO]:
-        with open(self.path, "rb", buffering=0) as file:
-            _check_size(self.path, self.what, self.size, os.fstat(file.fileno()).st_size)
-            yield file
+    def opened(self, number: int) -> Iterator[tuple[int, int]]:
+        with contextmanager(open_file)(self.path) as fileno:
+            _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size)
+            yield fileno, 0
 
 
 def _check_size(name: str, what: str, expected: int, found: int) -> None:
@@ -153,24 +108,6 @@ def _check_size(name: str, what: str, expected: int, found: int) -> None:
             f"or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )
-
-
-def _read_rows(file: io.FileIO, name: str, starts: Iterable[int], out: Buffer) -> None:
-    """Faster than a map, whose every page has to be faulted in, and no danger where another process cuts the file."""
-    for start, row in zip(starts, out, strict=True):
-        file.seek(start)
-        left = memoryview(row)
-        while left.nbytes:
-            count = file.readinto(left)
-            if not count:
-                raise ValueError(f"{name}: it became shorter while it was read; another program writes to it")
-            left = left[count:]
-
-
-def _map(fileno: int, offset: int, size: int, access: int) -> Buffer:
-    extra = offset % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(fileno, size + extra, access=access, offset=offset - extra)
-    return np.frombuffer(mapped, np.uint8, size, extra)
 
 
 # -- an archive --------------------------------------------------------------------------------------------------------
@@ -222,8 +159,8 @@ class ArchiveFiles:
 
 
 @dataclass(frozen=True)
-class StoredEntry:
-    """An entry that is not compressed: a part of the file, which can be mapped."""
+class StoredEntry(PlainFiles):
+    """An entry that is not compressed: a part of the file."""
 
     archive: str
     name: str
@@ -232,42 +169,28 @@ class StoredEntry:
     size: int
     what: str
 
-    def view(self, start: int, stop: int) -> Buffer:
-        return self._map(mmap.ACCESS_READ)[start:stop]
-
-    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
-        with self._opened() as (file, offset):
-            _read_rows(file, f"{self.archive}::{self.name}", (offset + start for start in starts), out)
-        return True
-
-    def private(self) -> Buffer | None:
-        return self._map(mmap.ACCESS_COPY)
-
-    def _map(self, access: int) -> Buffer:
-        if not self.size:
-            return np.empty(0, np.uint8)
-        with self._opened() as (file, offset):
-            return _map(file.fileno(), offset, self.size, access)
+    def where(self, number: int) -> str:
+        return f"{self.archive}::{self.name}"
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[io.FileIO, int]]:
-        where = f"{self.archive}::{self.name}"
+    def opened(self, number: int) -> Iterator[tuple[int, int]]:
+        where = self.where(number)
         _check_size(where, self.what, self.size, self.held)
-        with open(self.archive, "rb", buffering=0) as file:
-            file.seek(self.header)
-            fixed = file.read(_LOCAL_HEADER.size)
+        with contextmanager(open_file)(self.archive) as fileno:
+            fixed = os.pread(fileno, _LOCAL_HEADER.size, self.header)
             signature, *_, name_length, extra_length = (
                 _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0)
             )
-            if signature != b"PK\x03\x04" or file.read(name_length) not in _encoded(self.name):
+            name = os.pread(fileno, name_length, self.header + _LOCAL_HEADER.size)
+            if signature != b"PK\x03\x04" or name not in _encoded(self.name):
                 raise ValueError(
                     f"{where}: the entry is no longer where it was; another file has taken the place of the archive "
                     f"since it "
                     f"was opened. Open it again"
                 )
             offset = self.header + _LOCAL_HEADER.size + name_length + extra_length
-            _check_size(where, self.what, self.size, os.fstat(file.fileno()).st_size - offset)
-            yield file, offset
+            _check_size(where, self.what, self.size, os.fstat(fileno).st_size - offset)
+            yield fileno, offset
 
 
 def _encoded(name: str) -> list[bytes]:
@@ -305,7 +228,7 @@ class CompressedEntry:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)
 
-    def rows(self, starts: Sequence[int], out: Buffer) -> bool:
+    def rows(self, starts: Places, out: Buffer) -> bool:
         return False
 
     def private(self) -> Buffer | None:

@@ -18,8 +18,9 @@ import numpy as np
 from ..core.metadata import scalar_array, stacked_array
 from ..core.model import Key
 from .array_wrappers import WidenedArray
-from .memmap_arrays import CODE_DTYPES, PLAIN_DTYPES, MemmapArray, StackedArray
+from .memmap_arrays import CODE_DTYPES, PLAIN_DTYPES, StackedArray
 from .memmap_files import Files
+from .raw_arrays import RawArray
 
 META = "meta.json"
 PICKLED = (
@@ -265,7 +266,7 @@ class LevelReader:
         codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
         size = math.prod(stored) * codes.itemsize
         source = self._files.array(path, size, f"{dtype} {list(stored)}") if size else _Nothing()
-        array = MemmapArray(source, codes, self._rows(stored, folder))
+        array = RawArray(source, codes, self._rows(stored, folder))
         return Leaf(WidenedArray(array, dtype), dtype) if dtype in CODE_DTYPES else Leaf(array)
 
     def _rows(self, shape: tuple[int, ...], folder: Folder) -> tuple[int, ...]:

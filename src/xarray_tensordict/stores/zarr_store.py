@@ -14,6 +14,7 @@ from typing import Any
 
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
+from xarray.core.indexing import LazilyIndexedArray
 from zarr.codecs.bytes import Endian
 
 from ..core.metadata import (
@@ -34,6 +35,7 @@ from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
 from .zarr_opening import Node, child, open_node
 from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, unpickles, with_dims
+from .zarr_raw import as_raw
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
@@ -371,7 +373,9 @@ class _GroupReader:
             # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
             attrs.pop("_FillValue", None)
             encoding.pop("fill_value", None)
-        return StoredArray(name, variable._data, dims, attrs, encoding, raw=raw and array.ndim > 0)
+        lazy: Any = variable._data
+        data = as_raw(array, lazy.array) if isinstance(lazy, LazilyIndexedArray) else None
+        return StoredArray(name, lazy if data is None else data, dims, attrs, encoding, raw=raw and array.ndim > 0)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""

@@ -17,12 +17,16 @@ from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flatten, infer
 from ..dataset.xarray_private import is_index_data, read
-from ..stores.memmap_arrays import mapped_tensor
+from ..stores.raw_files import at_once, in_turn
 from .classes import as_class
+from .raw_rows import RowsRead, mapped_tensor, raw_rows
 from .values import rows_from_numpy, tensor_from_numpy
 
 Leaf = Any
 """A tensor, an ``UnbatchedTensor``, a ``NonTensorData`` or a ``NonTensorStack``."""
+
+_WORTH_THREADS = 2**20
+"""From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
 
 
 def to_tensordict(
@@ -58,7 +62,7 @@ def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key,
     found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
     mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
     unread = [entry for entry in plan.entries if entry.key not in mapped]
-    rest = iter(compute_together([entry.variable for entry in unread], [entry.name for entry in unread]))
+    rest = iter(compute_together([_job(entry) for entry in unread], [entry.name for entry in unread]))
     leaves: dict[Key, Leaf] = {}
     for entry in plan.entries:
         if entry.key in mapped:
@@ -74,26 +78,46 @@ def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key,
     return leaves
 
 
-def compute_together(
-    variables: Sequence[xr.Variable], names: Sequence[str] | None = None
-) -> list[np.ndarray[Any, Any]]:
-    """Read variables: those backed by dask in one computation, the others one by one, past xarray's cache."""
-    chunked = [index for index, variable in enumerate(variables) if variable.chunks is not None]
-    computed: dict[int, Any] = {}
+def _job(entry: Entry) -> xr.Variable | RowsRead:
+    """What reads an entry."""
+    rows = raw_rows(entry.variable, entry.torch_dtype) if entry.form == "tensor" else None
+    return entry.variable if rows is None else RowsRead(rows, slice(None))
+
+
+def compute_together(jobs: Sequence[xr.Variable | RowsRead], names: Sequence[str] | None = None) -> list[Any]:
+    """Read variables, past xarray's cache: those backed by dask in one computation, several of the others at once.
+
+    Parameters
+    ----------
+    jobs
+        Variables, or what reads one straight into a tensor.
+    names
+        How messages call them.
+
+    Returns
+    -------
+    list
+        Numpy arrays, and the tensors.
+    """
+    chunked = [index for index, job in enumerate(jobs) if isinstance(job, xr.Variable) and job.chunks is not None]
+    found: dict[int, Any] = {}
     if chunked:
         from dask.base import compute
 
-        computed = dict(zip(chunked, compute(*(variables[index].data for index in chunked)), strict=True))
-    return [
-        np.asarray(computed[index]) if index in computed else _read_named(variable, names[index] if names else None)
-        for index, variable in enumerate(variables)
-    ]
+        found = dict(zip(chunked, map(np.asarray, compute(*(jobs[index].data for index in chunked))), strict=True))
+    rest = [index for index in range(len(jobs)) if index not in found]
+    together = sum(jobs[index].nbytes for index in rest) >= _WORTH_THREADS
+    values = (at_once if together else in_turn)(
+        lambda index: _read_named(jobs[index], names[index] if names else None), rest
+    )
+    found.update(zip(rest, values, strict=True))
+    return [found[index] for index in range(len(jobs))]
 
 
-def _read_named(variable: xr.Variable, name: str | None) -> np.ndarray[Any, Any]:
+def _read_named(job: xr.Variable | RowsRead, name: str | None) -> Any:
     """Read a variable; where that fails the error names it, so that it can be excluded."""
     try:
-        return read(variable)
+        return read(job) if isinstance(job, xr.Variable) else job()
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         if name is not None:
             error.add_note(f"while reading the variable {name!r}; exclude=[{name!r}] leaves it out")
@@ -101,9 +125,9 @@ def _read_named(variable: xr.Variable, name: str | None) -> np.ndarray[Any, Any]
 
 
 def make_leaf(
-    entry: Entry, array: np.ndarray[Any, Any], *, copy: bool | None = None, unbatched: Unbatched = "keep"
+    entry: Entry, array: np.ndarray[Any, Any] | torch.Tensor, *, copy: bool | None = None, unbatched: Unbatched = "keep"
 ) -> Leaf:
-    """Make the leaf of an entry from the values of its variable.
+    """Make the leaf of an entry from the values of its variable, or from their tensor.
 
     Raises
     ------
@@ -113,6 +137,8 @@ def make_leaf(
         For objects that are no rows: dates of another calendar.
     """
     sizes = entry.batch.sizes
+    if isinstance(array, torch.Tensor):
+        return place_tensor(entry, array, unbatched)
     if entry.form == "value":
         return NonTensorData(python_value(array), batch_size=sizes)
     if entry.form == "rows":

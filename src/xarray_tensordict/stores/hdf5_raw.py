@@ -1,0 +1,88 @@
+"""Which datasets of HDF5 lie in a local file as they are in memory: contiguous, of a type that numpy has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+from xarray.backends.common import BackendArray
+
+from .hdf5_files import Hdf5Source
+from .raw_arrays import RawArray
+from .raw_files import CAN_READ_AT, NotRawError, PlainFiles
+
+
+@dataclass(frozen=True)
+class ContiguousDataset(PlainFiles):
+    """The bytes of a contiguous dataset, read through the file that HDF5 has open.
+
+    So it is the file that was opened, even where another one has taken its name since; and as HDF5 lets nobody in this
+    process write to a file that it has open for reading alone, nothing waits in its buffers.
+    """
+
+    source: Hdf5Source
+    path: str
+    size: int
+
+    def where(self, number: int) -> str:
+        return f"{self.source.description}: {self.path!r}"
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[tuple[int, int]]:
+        with self.source.locked() as base:
+            place = _place(base, self.path, self.size)
+            if place is None:
+                raise NotRawError(f"{self.where(number)} is to be read by HDF5")
+            fileno, offset = os.dup(place[0]), place[1]
+        try:
+            found = os.fstat(fileno).st_size
+            if found < offset + self.size:
+                raise OSError(
+                    f"{self.where(number)}: expected {self.size} bytes from {offset} on, and the file ends at {found}. It "
+                    f"was truncated; restore it, or leave the variable out with drop_variables=[...]"
+                )
+            yield fileno, offset
+        finally:
+            os.close(fileno)
+
+
+def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: BackendArray) -> RawArray | None:
+    """The dataset as an array that is read without HDF5; None where HDF5 has to convert, unpack or collect it.
+
+    Parameters
+    ----------
+    source, path
+        The file, and the path of the dataset from the group of `source`.
+    dataset
+        The open dataset.
+    dtype
+        What its elements become.
+    otherwise
+        What reads it through HDF5: in a file that this process has open for writing, or where nothing is stored yet.
+    """
+    if not CAN_READ_AT or dtype.kind not in "biufc" or not dataset.size:
+        return None
+    if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+        return None
+    stored = dataset.id.get_type()
+    if not stored.equal(h5py.h5t.py_create(dataset.dtype)) or dataset.dtype.itemsize != dtype.itemsize:
+        return None
+    size = dataset.size * dtype.itemsize
+    return RawArray(ContiguousDataset(source, path, size), dtype, tuple(dataset.shape), otherwise)
+
+
+def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:
+    """The file descriptor that HDF5 reads from, and where the bytes of the dataset begin."""
+    dataset = h5py.h5d.open(base.id, path.encode())
+    file = h5py.h5i.get_file_id(dataset)
+    offset = dataset.get_offset()
+    # the intent is that of the file, not of this handle: it tells of all that this process has open
+    if offset is None or file.get_intent() != h5py.h5f.ACC_RDONLY or dataset.get_storage_size() != size:
+        return None
+    if file.get_access_plist().get_driver() != h5py.h5fd.SEC2:
+        return None
+    return file.get_vfd_handle(), offset
