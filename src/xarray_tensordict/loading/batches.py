@@ -35,10 +35,9 @@ class _Piece(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What was read for some pieces, and where the rows of their samples are in it; None: in this order."""
+    """What was read for some pieces, one behind the other."""
 
     parts: list[Part]
-    places: Ints | None
     pieces: list[_Piece]
 
 
@@ -138,8 +137,7 @@ class Batches:
         for _, group in groupby(self._pieces(order.cuts, numbers), key=operator.attrgetter("read")):
             together = list(group)
             samples = np.concatenate([order.samples(piece.first, piece.last) for piece in together])
-            rows, places = _distinct(self._samples.rows(samples))
-            yield _Read(self._reader.read(rows), places, together)
+            yield _Read(self._reader.read(self._samples.rows(samples)), together)
 
     def _pieces(self, cuts: Ints, numbers: range) -> Iterator[_Piece]:
         for number in numbers:
@@ -157,23 +155,15 @@ class Batches:
         pending: list[list[Values]] = []
         with closing(reads):  # type: ignore[type-var]
             for read in reads:
-                offset = 0
-                total = sum(piece.last - piece.first for piece in read.pieces)
+                offset, width = 0, self._samples.width
                 for piece in read.pieces:
-                    count = piece.last - piece.first
-                    pending.append(self._picked(read, offset, count, whole=count == total))
-                    offset += count
+                    end = offset + (piece.last - piece.first) * width
+                    pending.append([part.pick(offset, end) for part in read.parts])
+                    offset = end
                     first, last = self._range(piece.batch)
                     if piece.last == last:
                         yield self._built(pending, last - first)
                         pending = []
-
-    def _picked(self, read: _Read, offset: int, count: int, *, whole: bool) -> list[Values]:
-        width = self._samples.width
-        found: slice | Ints = slice(offset * width, (offset + count) * width)
-        if read.places is not None:
-            found = read.places[found]
-        return [part.pick(found, whole=whole) for part in read.parts]
 
     def _built(self, pending: Sequence[list[Values]], count: int) -> TensorDict:
         picked = pending[0] if len(pending) == 1 else self._reader.join(pending)
@@ -268,17 +258,9 @@ def open_rows(
 
 def read_samples(reader: RowReader, samples: Samples, numbers: Ints) -> TensorDict:
     """Read samples at once, in the order of their numbers, each row once."""
-    rows, places = _distinct(samples.rows(numbers))
-    found: Ints | slice = slice(None) if places is None else places
-    picked = [part.pick(found, whole=True) for part in reader.read(rows)]
+    rows = samples.rows(numbers)
+    picked = [part.pick(0, len(rows)) for part in reader.read(rows)]
     return reader.assemble(picked, samples.shape(len(numbers)))
-
-
-def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
-    """Rows in ascending order, none twice, and the places of the given ones among them; None: they are the same."""
-    if np.all(rows[1:] > rows[:-1]):
-        return rows, None
-    return np.unique(rows, return_inverse=True)
 
 
 def _sent(td: TensorDict, device: torch.device) -> TensorDict:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
-from ..dataset.xarray_private import stored_positions
+from ..dataset.xarray_private import reader_array, stored_positions
+from ..stores.raw_arrays import RawArray
 from .order import Ints
 
 
@@ -32,20 +31,14 @@ def chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
 
 
 def _stored_chunk(variable: xr.Variable, axis: int) -> int | None:
-    """The size of the chunks of the store, None where there are none."""
-    encoding = variable.encoding
-    chunk = encoding.get("preferred_chunks", {}).get(variable.dims[axis])
+    """The size of the chunks of the store, None where any row is read by itself."""
+    array = reader_array(variable)
+    if array is None or isinstance(getattr(array, "wrapped", array), RawArray):
+        return None
+    chunk = variable.encoding.get("preferred_chunks", {}).get(variable.dims[axis])
     if isinstance(chunk, tuple):
         chunk = chunk[0] if chunk else None
-    if not isinstance(chunk, (int, np.integer)) or chunk <= 0:
-        return None
-    if encoding.get("chunks") is None and encoding.get("chunksizes") is None and not _is_packed(encoding):
-        return None  # one chunk, and its bytes are the values
-    return int(chunk)
-
-
-def _is_packed(encoding: dict[Any, Any]) -> bool:
-    return any(encoding.get(name) for name in ("compressors", "filters", "compressor", "shards"))
+    return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
 
 
 def block_of(rows: Ints, marks: Ints | None) -> Ints:

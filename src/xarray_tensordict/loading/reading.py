@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -18,9 +19,11 @@ from ..dataset.entries import Entry, Plan, Unbatched, plan_entries
 from ..lazy.lazy_nodes import Leaf
 from ..lazy.persistent import leave_out_times
 from ..tensors.convert import build, compute_together, python_value, warn_left_out
+from ..tensors.raw_rows import RawRows, RowsRead, raw_rows
 from ..tensors.values import rows_from_numpy, tensor_from_numpy
 from .order import Ints
 
+Job: TypeAlias = "xr.Variable | RowsRead"
 Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 
 _WASTE = 4
@@ -53,6 +56,16 @@ class Member:
         batched = entry.entry_class != "unbatched" and leaf.form != "value"
         return cls(entry, leaf, tuple(axis for axis in range(lead) if batched and axis not in leaf.missing))
 
+    @cached_property
+    def raw(self) -> RawRows | None:
+        """Its rows, where they are read straight from a file, in any order."""
+        return raw_rows(self.leaf.variable, self.leaf.widened_from) if self.leaf.form == "tensor" else None
+
+    def along(self, rows: Ints) -> Job:
+        """What reads rows along its first axis."""
+        found = as_slice(rows)
+        return self.leaf.variable[(found,)] if self.raw is None else RowsRead(self.raw, found)
+
     @property
     def row_bytes(self) -> int:
         """About how many bytes one row takes."""
@@ -81,19 +94,16 @@ class Part:
     index: Ints | None
     own: bool
 
-    def pick(self, positions: Ints | slice, *, whole: bool) -> Values:
-        """The values at positions of what was asked for, in memory of their own."""
+    def pick(self, first: int, last: int) -> Values:
+        """The values of some of the rows that were asked for, in memory of their own."""
         if not self.member.held:
             return self.values
         if self.index is not None:
-            positions = self.index[positions]
-        elif whole and isinstance(positions, slice) and self.own:
+            return _taken(self.values, self.index[first:last])
+        if self.own and last - first == len(self.values):
             return self.values
-        if isinstance(self.values, np.ndarray):
-            return self.values[positions]
-        if isinstance(positions, slice):
-            return self.values[positions].clone()
-        return self.values.index_select(0, torch.from_numpy(positions))
+        part = self.values[first:last]
+        return part.clone() if isinstance(part, torch.Tensor) else part
 
 
 class RowReader:
@@ -138,67 +148,65 @@ class RowReader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_whole": {}}  # a pickle holds no data
 
-    def read(self, rows: Ints) -> list[Part]:
-        """Read ascending rows, none twice."""
-        wanted = [self._request(member, rows) for member in self.members]
-        arrays = iter(self._read([variable for variables, _ in wanted for variable in variables], wanted))
-        parts = []
-        for member, (variables, index) in zip(self.members, wanted, strict=True):
-            values: Values
-            if member.held:
-                read = [next(arrays) for _ in variables]
-                array = _flat(member, read)
-                values = self._converted(member, array)
-            else:
-                values = self._whole_values(member, [next(arrays) for _ in variables])
-            parts.append(Part(member, values, index, member.leaf.fresh or len(variables) > 1))
-        return parts
+    def read(self, asked: Ints) -> list[Part]:
+        """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
+        rows, places = _distinct(asked)
+        wanted = [self._request(member, asked, rows, places) for member in self.members]
+        read = iter(self._read([job for jobs, _ in wanted for job in jobs], wanted))
+        return [
+            self._part(member, [next(read) for _ in jobs], index)
+            for member, (jobs, index) in zip(self.members, wanted, strict=True)
+        ]
 
-    def _request(self, member: Member, rows: Ints) -> tuple[list[xr.Variable], Ints | None]:
-        """What to read of an entry, and which of the items read belongs to each row."""
+    def _part(self, member: Member, read: list[Any], index: Ints | None) -> Part:
+        if member.held:
+            values = self._converted(member, _flat(member, read))
+            return Part(member, values, index, member.leaf.fresh or len(read) > 1)
+        if read:
+            self._whole[member.entry.key] = self._converted(member, read[0])
+        return Part(member, self._whole[member.entry.key], None, own=False)
+
+    def _request(self, member: Member, asked: Ints, rows: Ints, places: Ints | None) -> tuple[list[Job], Ints | None]:
+        """What to read of an entry, and which of the items read belongs to each of the rows that were asked for."""
         if not member.held:
             return ([] if member.entry.key in self._whole else [member.leaf.variable]), None
+        if member.raw is not None and len(self.sizes) == 1:
+            # rows are copied from a file into their place: to put them in order afterwards would copy them again
+            return [RowsRead(member.raw, asked if places is not None else as_slice(rows))], None
         held = [self.sizes[axis] for axis in member.held]
-        index: Ints | None = None
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
             projected = np.ravel_multi_index([coords[axis] for axis in member.held], held)
             rows, index = np.unique(projected, return_inverse=True)
+            places = index if places is None else index[places]
         if len(held) == 1:
-            return [_along(member.leaf.variable, (), rows)], index
+            return [member.along(rows)], places
         coords = np.unravel_index(rows, held)
         axes = [np.unique(along) for along in coords]
         if math.prod(map(len, axes)) <= _WASTE * len(rows):
             block = tuple(map(len, axes))
             found = [np.searchsorted(axis, along) for axis, along in zip(axes, coords, strict=True)]
             place = np.ravel_multi_index(found, block)
-            return [member.leaf.variable[tuple(map(_as_slice, axes))]], place if index is None else place[index]
+            return [member.leaf.variable[tuple(map(as_slice, axes))]], place if places is None else place[places]
         tables = rows // held[-1]
         cuts = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(rows)]
         return [
-            _along(member.leaf.variable, [int(along[lo]) for along in coords[:-1]], coords[-1][lo:hi])
+            member.leaf.variable[(*(int(along[lo]) for along in coords[:-1]), as_slice(coords[-1][lo:hi]))]
             for lo, hi in pairwise(cuts)
-        ], index
+        ], places
 
-    def _read(
-        self, variables: Sequence[xr.Variable], wanted: Sequence[tuple[list[xr.Variable], Any]]
-    ) -> list[np.ndarray[Any, Any]]:
-        names = [member.entry.name for member, (found, _) in zip(self.members, wanted, strict=True) for _ in found]
+    def _read(self, jobs: Sequence[Job], wanted: Sequence[tuple[list[Job], Any]]) -> list[Any]:
+        names = [member.entry.name for member, (own, _) in zip(self.members, wanted, strict=True) for _ in own]
         try:
-            return compute_together(variables, names)
+            return compute_together(jobs, names)
         except Exception as error:
-            _blame(error, variables, names)
+            _blame(error, jobs, names)
             raise
 
-    def _converted(self, member: Member, array: np.ndarray[Any, Any]) -> Values:
-        if member.leaf.form != "tensor":
+    def _converted(self, member: Member, array: np.ndarray[Any, Any] | torch.Tensor) -> Values:
+        if member.leaf.form != "tensor" or isinstance(array, torch.Tensor):
             return array
         return tensor_from_numpy(array, name=member.entry.name, torch_dtype=member.leaf.widened_from)
-
-    def _whole_values(self, member: Member, read: list[np.ndarray[Any, Any]]) -> Values:
-        if read:
-            self._whole[member.entry.key] = self._converted(member, read[0])
-        return self._whole[member.entry.key]
 
     def join(self, pieces: Sequence[Sequence[Values]]) -> list[Values]:
         """The values of several pieces as those of one."""
@@ -256,11 +264,25 @@ def _groups(plan: Plan) -> dict[Key, GroupBatch]:
     return {key: batch for key, batch in plan.batches.items() if key in used}
 
 
-def _along(variable: xr.Variable, lead: Sequence[int], rows: Ints) -> xr.Variable:
-    return variable[(*lead, _as_slice(rows))]
+def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
+    """Rows in ascending order, none twice, and the places of the given ones among them; None: they are the same."""
+    if np.all(rows[1:] > rows[:-1]):
+        return rows, None
+    return np.unique(rows, return_inverse=True)
 
 
-def _as_slice(rows: Ints) -> slice | Ints:
+def _taken(values: Values, positions: Ints) -> Values:
+    """Items of an array, copied in one thread: torch's threads wait for each other where cores are busy."""
+    if isinstance(values, np.ndarray):
+        return values[positions]
+    try:
+        array = values.numpy()
+    except TypeError:  # a dtype that numpy lacks
+        return values.index_select(0, torch.from_numpy(positions))
+    return torch.from_numpy(np.take(array, positions, axis=0))
+
+
+def as_slice(rows: Ints) -> slice | Ints:
     """Ascending rows as a slice where they follow each other: a store reads that better."""
     if not len(rows):
         return slice(0, 0)
@@ -268,22 +290,22 @@ def _as_slice(rows: Ints) -> slice | Ints:
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
-def _flat(member: Member, read: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def _flat(member: Member, read: list[Any]) -> Any:
     """What was read, its leading axes as one."""
     if len(read) > 1:
         return np.concatenate(read)
     (array,) = read
     lead = array.ndim - (member.leaf.variable.ndim - len(member.held))
-    return array.reshape((math.prod(array.shape[:lead]), *array.shape[lead:]))
+    return array if lead == 1 else array.reshape((math.prod(array.shape[:lead]), *array.shape[lead:]))
 
 
-def _blame(error: BaseException, variables: Sequence[xr.Variable], names: Sequence[str]) -> None:
+def _blame(error: BaseException, jobs: Sequence[Job], names: Sequence[str]) -> None:
     """Note the variable that cannot be read; of those that dask computes together, it is looked for."""
     if any(repr(name) in note for name in names for note in getattr(error, "__notes__", ())):
         return
-    for variable, name in zip(variables, names, strict=True):
+    for job, name in zip(jobs, names, strict=True):
         try:
-            compute_together([variable], [name])
+            compute_together([job], [name])
         except Exception:  # whatever it is, it was raised already
             error.add_note(f"while reading the variable {name!r}; exclude=[{name!r}] leaves it out")
             return
