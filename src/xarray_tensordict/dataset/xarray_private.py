@@ -84,21 +84,29 @@ def is_index_data(variable: xr.Variable) -> bool:
     return isinstance(data, indexing.PandasIndexingAdapter)
 
 
-def reader_array(variable: xr.Variable) -> Any:
-    """The array of the reader behind a variable, whatever is selected from it and decoded; None where there is none."""
-    data: Any = variable._data
-    while data is not None and not isinstance(data, BackendArray):
-        data = getattr(data, "array", None)
-    return data
-
-
 def reads_fresh_arrays(variable: xr.Variable) -> bool:
     """Whether every read of a variable gives a new array that nothing else refers to.
 
     So it is with the arrays of the readers here; of any other array (numpy, dask, a pandas index, a reader of
     somebody else) it is not known.
     """
-    return type(reader_array(variable)).__module__ in _FRESH
+    backend = backend_array(variable)
+    return backend is not None and type(backend).__module__ in _FRESH
+
+
+def backend_array(variable: xr.Variable) -> BackendArray | None:
+    """The array of the reader that is behind all of xarray's wrappers (selection, decoding, cache), if there is one."""
+    data: Any = variable._data
+    while not isinstance(data, BackendArray):
+        data = getattr(data, "array", None)
+        if data is None:
+            return None
+    return data
+
+
+def zarr_array(backend: BackendArray) -> Any:
+    """The ``zarr.Array`` behind xarray's reader of zarr; None behind any other reader."""
+    return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
 
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:

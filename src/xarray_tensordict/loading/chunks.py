@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from ..dataset.xarray_private import reader_array, stored_positions
+from ..dataset.xarray_private import backend_array, stored_positions
 from ..stores.raw_arrays import RawArray
 from .order import Ints
 
@@ -32,7 +32,7 @@ def chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
 
 def _stored_chunk(variable: xr.Variable, axis: int) -> int | None:
     """The size of the chunks of the store, None where any row is read by itself."""
-    array = reader_array(variable)
+    array = backend_array(variable)
     if array is None or isinstance(getattr(array, "wrapped", array), RawArray):
         return None
     chunk = variable.encoding.get("preferred_chunks", {}).get(variable.dims[axis])
