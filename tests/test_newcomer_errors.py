@@ -184,10 +184,10 @@ MISTAKES = [
         ["read-only", "to_tensordict()", "mode='r+'"],
     ),
     Mistake(
-        "a mode that makes a new store",
-        lambda: xarray_tensordict.open_persistent("new.zarr", mode="w"),
+        "a new store in no known format",
+        lambda: xarray_tensordict.open_persistent("new.dat", mode="w"),
         ValueError,
-        ["opens stores that exist", "ds.td.to_zarr(path)"],
+        ["new.dat", "the ending of its name", ".zarr"],
     ),
     Mistake(
         "a target that is there",

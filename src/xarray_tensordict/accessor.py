@@ -287,8 +287,9 @@ class DatasetAccessor(LoadingMethods):
         path: Any,
         *,
         layout: Literal["tensordict", "xarray"] = "tensordict",
-        mode: Literal["w", "w-", "x", "a"] = "w",
+        mode: Literal["w", "w-", "x", "a"] | None = None,
         group: str | None = None,
+        append_dim: Hashable | None = None,
         encoding: Mapping[str, Mapping[str, Any]] | None = None,
         chunks: Mapping[str, int] | None = None,
         compute: bool = True,
@@ -305,10 +306,14 @@ class DatasetAccessor(LoadingMethods):
             batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
             ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
         mode
-            "w" replaces what is there (the file is written beside and renamed, so that it may be the one that `ds` reads
-            from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it.
+            "w" (the default) replaces an HDF5 file that is there (written beside and renamed, so that it may be the one that
+            `ds` reads from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it. A file of another
+            kind is never replaced.
         group
             The group that becomes the root.
+        append_dim
+            Append along this dim, in nested groups too, to datasets that can grow: those that were written with the dim in
+            ``ds.encoding["unlimited_dims"]``. Variables without it are left as they are.
         encoding
             By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
             ``chunks``).
@@ -349,6 +354,7 @@ class DatasetAccessor(LoadingMethods):
             layout=layout,
             mode=mode,
             group=group,
+            append_dim=append_dim,
             encoding=encoding,
             chunks=chunks,
             compute=compute,

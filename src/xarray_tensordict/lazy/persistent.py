@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import xarray as xr
@@ -14,6 +15,7 @@ from ..dataset.record import infer_dataset
 from ..stores.sources import describe_source
 from ..tensors.convert import compute_together, warn_left_out
 from ..tensors.values import tensor_from_numpy
+from ..writing.arguments import check_choice
 from .lazy_nodes import Group, Leaf, Source
 from .lazy_tensordict import XarrayPersistentTensorDict
 
@@ -24,6 +26,7 @@ def open_persistent(
     mode: str = "r",
     device: Any = None,
     batch_dims: BatchDims | None = None,
+    batch_size: Sequence[int] = (),
     **engine_keywords: Any,
 ) -> PersistentTensorDict:
     """Open a store as a ``PersistentTensorDict``: lazy, decoded, nested.
@@ -38,11 +41,15 @@ def open_persistent(
         ``PersistentTensorDict``.
     mode
         ``"r"``: read only. ``"r+"``: for stores that bare tensordict reads to the same entries; the result is then
-        tensordict's own writable object.
+        tensordict's own writable object. ``"w"``: such an object over a new, empty store, in the place of one that is
+        there; ``"w-"``, ``"x"``: the same, refused where there is something; ``"a"``: ``"r+"`` where there is a store, else
+        a new one.
     device
         The device that entries are sent to when they are read.
     batch_dims
         Names, or a count, of the batch dims; by default they are inferred.
+    batch_size
+        Of a store that is created.
     **engine_keywords
         The parameters of the engine: ``group`` (open this group as the root), ``nested`` (True: show all nested groups,
         False: none), ``dims`` (names for axes), ``allow_pickle`` (load pickled entries, which can run any code),
@@ -82,7 +89,18 @@ def open_persistent(
     tensor([[4., 5.],
             [0., 1.]])
     """
-    _check_mode(mode, store)
+    check_choice("mode", mode, ("r", "r+", "w", "w-", "x", "a"))
+    if mode == "a" and _is_there(store):
+        mode = "r+"
+    if mode in {"w", "w-", "x", "a"}:
+        from .creating import create_persistent
+
+        if engine_keywords or batch_dims is not None:
+            raise ValueError(
+                f"mode={mode!r} creates an empty store, of which {next(iter(engine_keywords), 'batch_dims')!r} says nothing; "
+                f"give its batch_size"
+            )
+        return create_persistent(store, mode, batch_size, device=device)
     if "engine" in engine_keywords:
         raise TypeError(
             "open_persistent always uses engine='tensordict'; for a Dataset of another engine use ds.td.to_persistent()"
@@ -103,15 +121,11 @@ def open_persistent(
         raise
 
 
-def _check_mode(mode: str, store: Any) -> None:
-    if mode in {"r", "r+"}:
-        return
-    if mode in {"w", "w-", "x", "a"}:
-        raise ValueError(
-            f"mode={mode!r}: open_persistent opens stores that exist ({describe_source(store)}); write a new one with "
-            f"td.to_zarr(path), td.to_h5(path), ds.td.to_zarr(path) or ds.td.to_h5(path)"
-        )
-    raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
+def _is_there(store: Any) -> bool:
+    if isinstance(store, (str, os.PathLike)) and "://" not in os.fspath(store):
+        path = os.path.expanduser(os.fspath(store))
+        return os.path.isfile(path) or (os.path.isdir(path) and bool(os.listdir(path)))
+    return True
 
 
 def persistent_from_dataset(

@@ -20,7 +20,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..stores.sources import format_of
+from ..stores.sources import format_of, unwrapped
 from ..testing import assert_same_tensordict
 from .dialect import H5GroupDialect, metadata_of
 from .lazy_nodes import Leaf, read_together
@@ -100,6 +100,7 @@ def open_writable(
     ValueError
         Where tensordict reads something else than this package does; the message names the first variable.
     """
+    store = unwrapped(store)
     try:
         plan = plan_entries(ds, infer_dataset(ds))
         bare = _Bare(store, description, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))

@@ -183,6 +183,23 @@ def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hd
     )
 
 
+def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
+    """Whether this process holds the file open for writing."""
+    if not os.path.exists(path):
+        return False
+    wanted = os.stat(path)
+    with _lock:
+        for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
+            name = os.fsdecode(file.name)
+            if (
+                os.path.exists(name)
+                and os.path.samestat(os.stat(name), wanted)
+                and file.get_intent() & h5py.h5f.ACC_RDWR
+            ):
+                return True
+    return False
+
+
 def _caching_manager(path: str, kwargs: Mapping[str, Any]) -> FileManager[Any]:
     return CachingFileManager(h5py.File, path, mode="r", kwargs=dict(kwargs))
 

@@ -79,9 +79,31 @@ def unwrapped(source: Any) -> Any:
     """The group behind an open ``PersistentTensorDict``, so that the file is not opened twice."""
     if isinstance(source, str):
         return os.path.expanduser(source) if source.startswith("~") else source
-    if type(source).__module__.startswith("tensordict.") and hasattr(source, "file"):
+    module = type(source).__module__
+    if module.startswith("tensordict.") and hasattr(source, "file"):
         return source.file
+    if module.startswith(("tensordict.", "xarray_tensordict.lazy")):
+        raise TypeError(_no_source(source))
     return source
+
+
+def _no_source(source: Any) -> str:
+    """Why a tensordict is no store, with the way out."""
+    name = type(source).__name__
+    if name == "XarrayPersistentTensorDict":
+        return (
+            f"found {name}, which reads through a Dataset and holds no file of its own: open the store itself, by its path; "
+            f"its group with group="
+        )
+    if name == "_SubTensorDict":
+        return (
+            "found an indexed view of a PersistentTensorDict: open the PersistentTensorDict, and select from the Dataset "
+            "(xr.open_dataset(ptd, engine='tensordict').isel(...))"
+        )
+    return (
+        f"expected a store or an open PersistentTensorDict, found {name}, which is in memory: "
+        f"xarray_tensordict.to_dataset(td) makes a Dataset of it"
+    )
 
 
 def describe_source(source: Any) -> str:

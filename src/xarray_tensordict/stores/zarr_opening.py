@@ -91,6 +91,11 @@ def open_node(
     if isinstance(source, (zarr.Group, zarr.Array)):
         return Opened(source, owns=False)
     owns = not isinstance(source, (ZarrStoreBase, StorePath))
+    if isinstance(source, ZipStore) and not source.read_only:
+        raise ValueError(
+            f"{description}: the zip store is open for writing, and a zip file can be read when it is whole: close it, and "
+            f"open {str(source.path)!r}"
+        )
     archive = _archive_path(source)
     if archive is not None:
         # a file of our own, with its own position: a fork of the process must not share it

@@ -41,8 +41,9 @@ def _write_h5(
     path: Any,
     *,
     layout: Layout,
-    mode: str = "w",
+    mode: str | None = None,
     group: str | None = None,
+    append_dim: Hashable | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[str, int] | None = None,
     compute: bool = True,
@@ -52,11 +53,22 @@ def _write_h5(
     from .hdf5_writer import Hdf5Options
 
     check_choice("layout", layout, get_args(Layout))
-    check_choice("mode", mode, ("w", "w-", "x", "a"))
+    check_choice("mode", mode, (None, "w", "w-", "x", "a"))
+    if append_dim is not None and mode not in {None, "a"}:
+        raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
     options = Hdf5Options(checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)))
     prefix = tuple(part for part in (group or "").split("/") if part)
     with progress_bar(shown=progress and compute):
-        return create_file(source, path, options, layout, mode=mode, prefix=prefix, compute=compute)
+        return create_file(
+            source,
+            path,
+            options,
+            layout,
+            mode=mode or ("w" if append_dim is None else "a"),
+            prefix=prefix,
+            compute=compute,
+            append_dim=None if append_dim is None else str(append_dim),
+        )
 
 
 def _sizes(source: Source) -> dict[str, int]:

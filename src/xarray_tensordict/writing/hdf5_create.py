@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 
 from ..core.model import Key
+from ..stores.hdf5_files import is_open_for_writing
 from .hdf5_writer import Hdf5Options, check_attrs, write_with_h5py, write_with_xarray
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced
@@ -19,7 +20,15 @@ from .stored_form import Layout
 
 
 def create_file(
-    source: Source, path: Any, options: Hdf5Options, layout: Layout, *, mode: str, prefix: Key, compute: bool
+    source: Source,
+    path: Any,
+    options: Hdf5Options,
+    layout: Layout,
+    *,
+    mode: str,
+    prefix: Key,
+    compute: bool,
+    append_dim: str | None = None,
 ) -> Any:
     """Write an HDF5 file.
 
@@ -31,13 +40,15 @@ def create_file(
         The group that becomes the root.
     compute
         False: check everything now, and return a ``Delayed`` that writes.
+    append_dim
+        Append along this dim, to what is there.
 
     Raises
     ------
     FileExistsError
         With "w-" or "x" where there is a file.
     ValueError
-        With "w" where there is a folder, or "a" where there is no HDF5 file.
+        Where there is a folder, or a file that is no HDF5 file; where this process has the file open for writing.
     """
     if isinstance(path, io.IOBase) or (hasattr(path, "write") and hasattr(path, "seek")):
         plan = _checked(plan_write(source, layout, "hdf5"))
@@ -50,6 +61,11 @@ def create_file(
             f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL"
         )
     _check_target(target, mode)
+    if append_dim is not None:
+        from .hdf5_append import plan_append, write_append
+
+        append = plan_append(source, target, prefix, append_dim)
+        return _run(lambda: _change(target, lambda file: write_append(append, file)), compute=compute)
     adds = mode == "a" and target.exists()
     if adds:
         from .hdf5_update import plan_addition
@@ -90,10 +106,30 @@ def _check_target(target: Path, mode: str) -> None:
         raise ValueError(
             f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
         )
-    if mode == "a" and target.exists() and not h5py.is_hdf5(target):
+    if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
+        does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
         raise ValueError(
-            f"{target}: mode='a' adds to an HDF5 file, and this is none; choose another path, or pass mode='w'"
+            f"{target}: mode={mode!r} {does}, and this is none (it starts with {_start(target)!r}); choose another path, or "
+            "delete the file first"
         )
+    if is_open_for_writing(target):
+        raise ValueError(
+            f"{target}: this process has the file open for writing, and what is written there would be lost or mixed; "
+            "close it first (file.close(), ptd.close())"
+        )
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+def _change(target: Path, change: Callable[[h5py.File], None]) -> None:
+    """Change a copy, which takes the place of the file when that is done."""
+    with replaced(target) as beside:
+        shutil.copy2(os.path.realpath(target), beside)
+        with h5py.File(beside, "r+") as file:
+            change(file)
 
 
 def _into_file(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Options, *, new: bool) -> None:

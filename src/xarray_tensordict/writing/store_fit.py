@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xarray as xr
@@ -11,8 +11,23 @@ import zarr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..core.metadata import ARRAY_ATTR, own_array_record
+from ..core.model import Inference
 from .packing import checked
 from .stored_form import NS_UNITS, map_values, nanoseconds
+
+
+class Existing(Protocol):
+    """A store that is appended to: what the engine makes of it, its batch, and how messages call it."""
+
+    @property
+    def ds(self) -> xr.Dataset: ...
+
+    @property
+    def inference(self) -> Inference: ...
+
+    @property
+    def where(self) -> str: ...
+
 
 _CODED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"})
 _TEXT = "UTO"

@@ -45,6 +45,11 @@ def create_store(
         )
     if replace:
         check_replaceable(target)
+    if target.kind == "zip" and target.prefix and target.exists():
+        raise ValueError(
+            f"{target.name}: a zip file cannot be changed in place, and all else in it would be lost; unpack it, write the "
+            "group to the folder, and pack it again"
+        )
     options = _with_format(target, options, zarr_format)
     plan = plan_write(source, layout, "zarr", lazily=not options.compute)
     if target.kind == "zip":
@@ -158,8 +163,16 @@ def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -
     from zarr.core.buffer import default_buffer_prototype
     from zarr.core.sync import sync
 
-    if target.store.read_only:
-        raise ValueError(f"{target.description}: the zip store is open for reading only; open it with mode='w'")
+    async def filled() -> bool:
+        # the first read opens it, where the caller has not
+        await target.store.get("zarr.json", default_buffer_prototype())
+        return bool([key async for key in target.store.list()])
+
+    if sync(filled()):
+        raise ValueError(
+            f"{target.description}: the zip store holds something already, and an entry of a zip file cannot be replaced; "
+            f"open a new one with mode='w'"
+        )
     memory: Mapping[str, Any] = {}
     store = zarr.storage.MemoryStore(memory)  # type: ignore[arg-type]
     _require_parents(replace(target, kind="store", path=None, store=store), options)

@@ -88,9 +88,13 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
     ------
     TypeError
         For what is no store.
+    PermissionError
+        For a store, or a group of one, that was opened for reading only.
     """
     prefix = tuple(part for part in (group or "").split("/") if part)
     description = describe_source(store)
+    if getattr(store, "read_only", False) is True:
+        raise PermissionError(f"{description}: the store was opened for reading only; open it for writing")
     if isinstance(store, zarr.Group | zarr.storage.StorePath):
         prefix = (*(part for part in store.path.split("/") if part), *prefix)
         store = store.store

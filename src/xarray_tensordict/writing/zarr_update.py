@@ -18,6 +18,7 @@ import zarr
 from ..core.model import GroupBatch, Key
 from .adopt_names import adopt_names
 from .plan import Source
+from .store_fit import Existing
 from .stored_form import Layout
 from .zarr_add import add_variables
 from .zarr_create import create_store, joined
@@ -66,13 +67,13 @@ def update_store(
         return add_variables(source, there, target, options, layout, mode=str(mode))
     source, region, append_dim = adopt_names(source, there.ds, region, append_dim)
     if append_dim is not None:
-        added = _check_append(source, there, str(append_dim))
+        added = check_append(source, there, str(append_dim))
         change = _appended(source, there, str(append_dim))
     else:
         slices = _resolve_region(source, there, region)
         added, change = 0, _region(source, there, slices)
     delayed = write_change(change, there, compute=options.compute)
-    batches = _grown(there, str(append_dim), added)
+    batches = grown(there, str(append_dim), added)
     finish_update(there, batches, target, options)
     return None if options.compute else joined(delayed)
 
@@ -95,7 +96,7 @@ def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable 
 # -- append ------------------------------------------------------------------------------------------------------------
 
 
-def _check_append(source: Source, there: There, dim: str) -> int:
+def check_append(source: Source, there: Existing, dim: str) -> int:
     """Check that the new rows fit all that has the dim; returns how many there are."""
     old, new = there.ds, source.flat
     if dim not in old.sizes:
@@ -234,7 +235,7 @@ def _check_edges(name: str, where: tuple[slice, ...], array: zarr.Array[Any], st
             )
 
 
-def _grown(there: There, dim: str, added: int) -> dict[Key, GroupBatch]:
+def grown(there: Existing, dim: str, added: int) -> dict[Key, GroupBatch]:
     """The batch of each group after an append."""
     return {
         key: GroupBatch(
