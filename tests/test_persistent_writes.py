@@ -191,5 +191,5 @@ def test_zip_archives_are_refused(tmp_path):
 
 
 def test_an_unknown_mode(zarr_path):
-    with pytest.raises(ValueError, match="expected one of 'r', 'r\\+'.*found 'rb'"):
+    with pytest.raises(ValueError, match=r"expected one of 'r', 'r\+'.*found 'rb'"):
         open_persistent(zarr_path, mode="rb")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
+from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import StorePath
@@ -52,6 +53,18 @@ def any_exists(node: zarr.Group, *names: str) -> bool:
 
 def _below(node: zarr.Group, name: str) -> str:
     return f"{node.path}/{name}" if node.path else name
+
+
+def holds_something(store: Store) -> bool:
+    """Whether there is anything in a store; opened first, where its owner has not."""
+
+    async def found() -> bool:
+        await store._ensure_open()
+        async for _ in store.list():
+            return True
+        return False
+
+    return sync(found())
 
 
 def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) -> zarr.Group | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import zarr
 
+from ..stores.zarr_private import holds_something
 from .lazy_sources import refuse_reading_from
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced, swap
@@ -163,12 +164,7 @@ def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -
     from zarr.core.buffer import default_buffer_prototype
     from zarr.core.sync import sync
 
-    async def filled() -> bool:
-        # the first read opens it, where the caller has not
-        await target.store.get("zarr.json", default_buffer_prototype())
-        return bool([key async for key in target.store.list()])
-
-    if sync(filled()):
+    if holds_something(target.store):
         raise ValueError(
             f"{target.description}: the zip store holds something already, and an entry of a zip file cannot be replaced; "
             f"open a new one with mode='w'"
