@@ -84,11 +84,12 @@ class FolderFiles:
 
 @dataclass(frozen=True)
 class FileBytes(PlainFiles):
-    """A file that holds the bytes of one array and nothing else."""
+    """A file that holds the bytes of one array, from `offset` on."""
 
     path: str
     size: int
     what: str
+    offset: int = 0
 
     def where(self, number: int) -> str:
         return self.path
@@ -96,8 +97,8 @@ class FileBytes(PlainFiles):
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with contextmanager(open_file)(self.path) as fileno:
-            _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size)
-            yield fileno, 0
+            _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size - self.offset)
+            yield fileno, self.offset
 
 
 def _check_size(name: str, what: str, expected: int, found: int) -> None:

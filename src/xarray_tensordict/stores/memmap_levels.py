@@ -263,11 +263,9 @@ class LevelReader:
             level.leaves[key] = self._leaf((*folder.path, f"{stem or file_stem(key)}.memmap"), dtype, stored, folder)
 
     def _leaf(self, path: Key, dtype: str, stored: tuple[int, ...], folder: Folder) -> Leaf:
-        codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
-        size = math.prod(stored) * codes.itemsize
-        source = self._files.array(path, size, f"{dtype} {list(stored)}") if size else _Nothing()
-        array = RawArray(source, codes, self._rows(stored, folder))
-        return Leaf(WidenedArray(array, dtype), dtype) if dtype in CODE_DTYPES else Leaf(array)
+        size = math.prod(stored) * np.dtype(CODE_DTYPES.get(dtype, dtype)).itemsize
+        source = self._files.array(path, size, f"{dtype} {list(stored)}") if size else None
+        return leaf_of(source, dtype, self._rows(stored, folder))
 
     def _rows(self, shape: tuple[int, ...], folder: Folder) -> tuple[int, ...]:
         if self._trim is None or not folder.trimmed or not shape or shape[0] != self._trim[0]:
@@ -388,10 +386,17 @@ class LevelReader:
             level.leaves[key] = Leaf(StackedArray([other.leaves[key].data for other in levels], dim), leaf.torch_dtype)
         for key in first.values:
             if key not in level.left_out:
-                level.values[key] = _stack_values([other.values[key] for other in levels], first.batch, dim)
+                level.values[key] = stacked_values([other.values[key] for other in levels], first.batch, dim)
         for key in first.children:
             level.children[key] = Stack(tuple(other.children[key] for other in levels), dim)
         return level
+
+
+def leaf_of(source: Any, dtype: str, shape: tuple[int, ...]) -> Leaf:
+    """The tensor of a torch dtype whose bytes are `source`; None for a tensor without elements."""
+    codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
+    array = RawArray(_Nothing() if source is None else source, codes, shape)
+    return Leaf(WidenedArray(array, dtype), dtype) if dtype in CODE_DTYPES else Leaf(array)
 
 
 class _Nothing:
@@ -451,7 +456,7 @@ def _described(level: Level) -> dict[str, str]:
     return {**tensors, **values, **dict.fromkeys(level.children, "a nested tensordict")}
 
 
-def _stack_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
+def stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
     """The values of the members of a lazy stack: the one they all hold, or one for each row."""
     first = values[0]
     if not any(value.ndim for value in values) and all(_same(value.item(), first.item()) for value in values):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
 from ..core.suggest import there_are
+from .consolidated import consolidated_level, read_footer
 from .memmap_files import ArchiveFiles, FolderFiles
 from .memmap_levels import META, Level, LevelReader, Node
 
@@ -81,6 +83,9 @@ class MemmapStore:
         ValueError
             If it is no such store, or is damaged.
         """
+        if os.path.isfile(path) and not zipfile.is_zipfile(path) and (footer := read_footer(path)) is not None:
+            level = consolidated_level(path, footer)
+            return cls(LevelReader(FolderFiles(os.path.dirname(path))), level, description)._at(root)
         if os.path.isfile(path):
             reader = LevelReader(ArchiveFiles(path), allow_pickle=allow_pickle)
             return cls(reader, reader.root(), description)._at(root)

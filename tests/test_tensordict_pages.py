@@ -1,0 +1,289 @@
+"""Every line of tensordict's pages about stores that touches one, run; and each store opened as a Dataset.
+
+"Storing TensorDicts in zarr", "Saving TensorDict and tensorclass objects" (memory maps, archives, consolidated files),
+and "Storing large heterogeneous data" with the reference of ``PersistentTensorDict``, ``to_h5`` and ``from_h5``. Sizes are
+smaller here. Each test says what a reader of the page would expect of the Dataset.
+"""
+
+import zipfile
+from typing import Any
+
+import pytest
+import tensordict
+import torch
+import xarray as xr
+from tensordict import (
+    NonTensorData,
+    PersistentTensorDict,
+    TensorClass,
+    TensorDict,
+    TensorDictBase,
+    TypedTensorDict,
+    pack_memmap,
+    tensorclass,
+    unpack_memmap,
+)
+from torch import Tensor, nn
+from zarr.codecs import ZstdCodec
+from zarr.storage import ZipStore
+
+import xarray_tensordict
+from xarray_tensordict.dataset.tensorclasses import classes_of
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+@tensorclass
+class MyClass:
+    data: torch.Tensor
+    metadata: str
+
+
+def expect(store: Any, variables: dict[str, tuple[Any, ...]], batch: dict[str, int], **keywords: Any) -> TensorDict:
+    """Open a store through both doors: `variables` are the dims by name, or ``("value", what)`` for a non-tensor."""
+    with xr.open_dataset(store, engine="tensordict", **keywords) as ds:
+        values = {name: found[1] for name, found in variables.items() if found[:1] == ("value",)}
+        dims = {name: () if name in values else found for name, found in variables.items()}
+        assert {name: variable.dims for name, variable in ds.variables.items()} == dims
+        assert {name: ds[name].item() for name in values} == values
+        assert dict(zip(ds.td.batch_dims, ds.td.batch_size, strict=True)) == batch
+        td = ds.td.to_tensordict()
+    persistent = xarray_tensordict.open_persistent(store, **keywords)
+    assert_same_tensordict(td, persistent.to_tensordict())
+    persistent.close()
+    return td
+
+
+# -- "Storing TensorDicts in zarr" -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def td() -> TensorDict:
+    return TensorDict(
+        {
+            "images": torch.randn(128, 3, 8, 8),
+            "labels": torch.randint(10, (128,)),
+            "meta": {"description": "a small dataset"},
+        },
+        batch_size=[128],
+    )
+
+
+DATASET = {
+    "images": ("batch_0", "dim_3", "dim_8", "dim_8_1"),
+    "labels": ("batch_0",),
+    "meta/description": ("value", "a small dataset"),
+}
+
+
+def test_zarr_saving_loading_and_lazy_access(td, tmp_path):
+    td_zarr = td.to_zarr(tmp_path / "dataset.zarr")
+    assert_same_tensordict(td, expect(td_zarr, DATASET, {"batch_0": 128}))
+    td_back = TensorDict.from_zarr(tmp_path / "dataset.zarr")
+    assert td_back.batch_size == torch.Size([128])
+    assert td_back["meta", "description"] == "a small dataset"
+    assert_same_tensordict(td, expect(tmp_path / "dataset.zarr", DATASET, {"batch_0": 128}))
+    persistent = xarray_tensordict.open_persistent(tmp_path / "dataset.zarr")
+    for index in (3, slice(0, 16), torch.tensor([1, 17, 121])):
+        assert torch.equal(td_back.get_at("images", index), persistent.get_at("images", index))
+        assert torch.equal(td["images"][index], persistent.get_at("images", index))
+
+
+def test_zarr_chunking_and_compression(td, tmp_path):
+    td.to_zarr(tmp_path / "chunked.zarr", chunks=(16, 3, 8, 8))
+    td.to_zarr(tmp_path / "compressed.zarr", chunks=(16, 3, 8, 8), compressors=ZstdCodec())
+    for name in ("chunked.zarr", "compressed.zarr"):
+        assert_same_tensordict(td, expect(tmp_path / name, DATASET, {"batch_0": 128}))
+        with xr.open_dataset(tmp_path / name, engine="tensordict", chunks={}) as ds:
+            assert ds["images"].chunks[0] == (16,) * 8
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")  # tensordict writes some members twice
+def test_zarr_in_a_zip_file(td, tmp_path):
+    store = ZipStore(tmp_path / "dataset.zarr.zip", mode="w")
+    td.to_zarr(store).close()
+    store.close()
+    assert_same_tensordict(td, expect(tmp_path / "dataset.zarr.zip", DATASET, {"batch_0": 128}))
+    opened = ZipStore(tmp_path / "dataset.zarr.zip", mode="r")
+    assert_same_tensordict(td, expect(opened, DATASET, {"batch_0": 128}))
+
+
+@pytest.mark.parametrize("storage", ["zarr", "h5", "memmap"])
+def test_a_buffer_that_is_allocated_first(tmp_path, storage):
+    where = {"prefix": tmp_path / "buffer"} if storage == "memmap" else {"filename": tmp_path / "buffer"}
+    schema = {"obs": ([4], torch.float32), "reward": ([], torch.float32)}
+    buffer = TensorDict.from_schema(schema, batch_size=[1000], storage=storage, **where)
+    for i in range(4):
+        buffer[i] = TensorDict(obs=torch.ones(4), reward=torch.tensor(1.0), batch_size=[])
+    found = expect(tmp_path / "buffer", {"obs": ("batch_0", "dim_4"), "reward": ("batch_0",)}, {"batch_0": 1000})
+    assert found["reward"].nonzero().flatten().tolist() == [0, 1, 2, 3]
+    if storage != "memmap":
+        buffer.close()
+
+
+# -- "Saving TensorDict and tensorclass objects" -----------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+def test_the_weights_of_a_model(tmp_path):
+    model = nn.Transformer(8, 2, 1, 1, 8)
+    weights = TensorDict.from_module(model)
+    weights_disk = weights.memmap(tmp_path / "model", num_threads=4)
+    new_weights = TensorDict.load_memmap(tmp_path / "model")
+    assert (weights_disk == new_weights).all()
+    with xr.open_dataset(tmp_path / "model", engine="tensordict") as ds:
+        assert ds["encoder/layers/0/linear1/bias"].dims == ("dim_8",)
+        assert ds.td.batch_dims == ()
+        assert_same_tensordict(weights.detach(), ds.td.to_tensordict())
+    weights.data.save(tmp_path / "model.tdz")
+    sub = TensorDict.load_memmap(tmp_path / "model.tdz", subpath="encoder/layers")
+    with xr.open_dataset(tmp_path / "model.tdz", engine="tensordict", group="encoder/layers") as ds:
+        assert_same_tensordict(sub, ds.td.to_tensordict())
+
+
+@pytest.mark.parametrize("name", ["data", "data.tdz"])
+def test_a_dataset_that_is_allocated_with_memmap_like(tmp_path, name):
+    datum = TensorDict({"image": torch.randint(255, (3, 8, 8)), "label": 7}, batch_size=[])
+    data = datum.expand(1000)
+    buffer = data.memmap_like(tmp_path / name)
+    image = ("batch_0", "dim_3", "dim_8", "dim_8_1")
+    assert not expect(tmp_path / name, {"image": image, "label": ("batch_0",)}, {"batch_0": 1000})["label"].any()
+    buffer[0] = datum
+    found = expect(tmp_path / name, {"image": image, "label": ("batch_0",)}, {"batch_0": 1000})
+    assert found["label"][:3].tolist() == [7, 0, 0]
+    assert torch.equal(found["image"][0], datum["image"])
+
+
+def test_the_structure_of_a_folder(tmp_path):
+    td = TensorDict({"a": torch.rand(10), "b": {"c": torch.rand(10)}}, [10])
+    td.memmap_(prefix=tmp_path / "tensordict")
+    found = expect(tmp_path / "tensordict", {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 10})
+    assert_same_tensordict(td, found)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_stack_and_a_tensorclass_in_one_folder(tmp_path, lazy):
+    members = [TensorDict({"item": i}, batch_size=[]) for i in range(4)]
+    stacked = tensordict.lazy_stack(members) if lazy else torch.stack(members)
+    tc = MyClass(torch.randn(3), metadata="some text", batch_size=[])
+    data = TensorDict({"td_list": stacked, "tensorclass": tc}, [])
+    data.memmap_(tmp_path / "data")
+    loaded = TensorDictBase.load_memmap(tmp_path / "data")
+    assert (loaded == data).all()
+    variables = {
+        "td_list/item": ("batch_0",),
+        "tensorclass/data": ("dim_3",),
+        "tensorclass/metadata": ("value", "some text"),
+    }
+    assert_same_tensordict(loaded, expect(tmp_path / "data", variables, {}, nested=True))
+    dt = xr.open_datatree(tmp_path / "data", engine="tensordict")
+    assert dt["td_list"].td.batch_size == (4,)
+    assert_same_tensordict(loaded, dt.td.to_tensordict())
+    with xr.open_dataset(tmp_path / "data", engine="tensordict", group="tensorclass") as ds:
+        assert classes_of(ds) == {(): f"{__name__}.MyClass"}
+        assert ds.td.to_tensordict(cls=MyClass).metadata == "some text"
+
+
+def test_memory_maps_that_are_saved_again(tmp_path):
+    td = TensorDict({"a": 1}, [])
+    td0 = td.memmap(tmp_path / "0")
+    td.memmap(tmp_path / "0")
+    td0.memmap(tmp_path / "1", copy_existing=True)
+    for name in "01":
+        with xr.open_dataset(tmp_path / name, engine="tensordict") as ds:
+            assert ds["a"].item() == 1
+            assert_same_tensordict(td, ds.td.to_tensordict())
+
+
+def test_archives_are_packed_unpacked_and_zipped(tmp_path):
+    td = TensorDict({"a": torch.rand(10), "b": {"c": torch.rand(10)}}, [10])
+    td.save(tmp_path / "data.tdz")
+    unpack_memmap(tmp_path / "data.tdz", tmp_path / "unpacked")
+    pack_memmap(tmp_path / "unpacked", tmp_path / "packed.tdz")
+    with zipfile.ZipFile(tmp_path / "data.tdz") as archive:
+        archive.extractall(tmp_path / "data_dir")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w", zipfile.ZIP_STORED) as archive:
+        for file in sorted((tmp_path / "data_dir").rglob("*")):
+            archive.write(file, file.relative_to(tmp_path / "data_dir"))
+    td.save(tmp_path / "small.tdz", compression="deflate")
+    for name in ("data.tdz", "unpacked", "packed.tdz", "data_dir", "data.zip", "small.tdz"):
+        found = expect(tmp_path / name, {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 10})
+        assert_same_tensordict(td, found)
+
+
+def test_an_archive_that_is_written_in_place(tmp_path):
+    TensorDict({"a": torch.zeros(10)}, [10]).save(tmp_path / "data.tdz")
+    td = TensorDict.load_memmap(tmp_path / "data.tdz", mode="r+")
+    td["a"].add_(1)
+    # its checksums are stale now
+    assert expect(tmp_path / "data.tdz", {"a": ("batch_0",)}, {"batch_0": 10})["a"].sum() == 10
+    tensordict.refresh_archive_checksums(tmp_path / "data.tdz")
+    assert expect(tmp_path / "data.tdz", {"a": ("batch_0",)}, {"batch_0": 10})["a"].sum() == 10
+
+
+def test_a_consolidated_file(tmp_path):
+    td = TensorDict(a=torch.randn(1000), b={"c": torch.randn(1000)}, batch_size=[1000])
+    td.consolidate(tmp_path / "storage.memmap")
+    found = expect(tmp_path / "storage.memmap", {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 1000})
+    assert_same_tensordict(td, found)
+
+
+# -- "Storing large heterogeneous data", PersistentTensorDict, to_h5, from_h5 ------------------------------------------
+
+
+def test_an_hdf5_file_that_is_made_entry_by_entry(tmp_path):
+    data = PersistentTensorDict(filename=tmp_path / "data.h5", batch_size=[3], mode="w")
+    data["a", "b"] = torch.zeros(3, 4)
+    data["a", "b"] += 1
+    data["label"] = NonTensorData(data="cat", batch_size=[3])
+    variables = {"a/b": ("batch_0", "dim_4"), "label": ("value", "cat")}
+    assert expect(data, variables, {"batch_0": 3})["a", "b"].sum() == 12
+    data.close()
+    assert expect(tmp_path / "data.h5", variables, {"batch_0": 3})["a", "b"].sum() == 12
+
+
+def test_hdf5_there_and_back(tmp_path):
+    td = TensorDict(a=torch.zeros(100), b={"c": torch.ones(100, 3)}, batch_size=[100])
+    td.to_h5(tmp_path / "data.h5", compression="gzip").close()
+    td.to_h5(tmp_path / "more.h5", compression="gzip", compression_opts=9).close()
+    PersistentTensorDict.from_dict(td, tmp_path / "dict.h5").close()
+    for name in ("data.h5", "more.h5", "dict.h5"):
+        found = expect(tmp_path / name, {"a": ("batch_0",), "b/c": ("batch_0", "dim_3")}, {"batch_0": 100})
+        assert_same_tensordict(td, found)
+        bare = PersistentTensorDict.from_h5(tmp_path / name)
+        assert_same_tensordict(td, expect(bare, {"a": ("batch_0",), "b/c": ("batch_0", "dim_3")}, {"batch_0": 100}))
+        bare.close()
+
+
+def test_non_tensor_data_in_memory_maps(tmp_path):
+    td = TensorDict(obs=torch.randn(4, 3), label=NonTensorData(data="cat", batch_size=[4]), batch_size=[4])
+    td.memmap_(tmp_path / "example")
+    found = expect(tmp_path / "example", {"obs": ("batch_0", "dim_3"), "label": ("value", "cat")}, {"batch_0": 4})
+    assert found["label"] == "cat"
+
+
+class Replay(TypedTensorDict):
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+
+
+class Transition(TensorClass):
+    obs: Tensor
+    action: Tensor
+    reward: float
+
+
+def test_typed_wrappers(tmp_path):
+    store = TensorDict.from_schema(
+        {"obs": ([4], torch.float32), "action": ([2], torch.float32), "reward": ([], torch.float32)},
+        batch_size=[100],
+        storage="memmap",
+        prefix=tmp_path / "replay",
+    )
+    replay = Replay.from_tensordict(store)
+    replay[0] = Replay(obs=torch.ones(4), action=torch.ones(2), reward=torch.tensor(1.0), batch_size=[])
+    variables = {"obs": ("batch_0", "dim_4"), "action": ("batch_0", "dim_2"), "reward": ("batch_0",)}
+    assert expect(tmp_path / "replay", variables, {"batch_0": 100})["reward"].sum() == 1
+    with xr.open_dataset(tmp_path / "replay", engine="tensordict") as ds:
+        assert type(ds.td.to_tensordict(cls=Replay)) is Replay
+        assert type(ds.td.to_tensordict(cls=Transition)) is Transition
