@@ -80,7 +80,7 @@ def test_lazy_stacks(path, dim):
     assert_same_tensordict(stack, both_doors(path))
 
 
-@pytest.mark.parametrize("rows", [(["a"], ["b"]), (["a", "b"], ["c", "d"])], ids=str)
+@pytest.mark.parametrize("rows", [(["a"], ["b"]), (["a", "b"], ["c", "d"]), (["a"],), (["a", "a"],)], ids=str)
 def test_stacks_of_stacks_of_rows(path, rows):
     stack = NonTensorStack(*(NonTensorStack(*row) for row in rows))
     TensorDict({"s": stack, "x": torch.ones(stack.batch_size)}, stack.batch_size).consolidate(path)

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.metadata import scalar_array
 from .memmap_arrays import CODE_DTYPES, PLAIN_DTYPES
 from .memmap_files import FileBytes
-from .memmap_levels import Level, Node, Stack, leaf_of, stacked_values
+from .memmap_levels import Level, Node, Stack, leaf_of, stacked_rows
 
 _LENGTH = 8  # bytes of the length at the end, little-endian
 _OWN_NAMES = frozenset({"cls", "non_tensors", "leaves", "cls_metadata", "size"})
@@ -100,7 +100,7 @@ def _rows(meta: Mapping[str, Any], batch: tuple[int, ...]) -> np.ndarray[Any, An
     for number in range(len(single) + len([key for key in meta if key not in _OWN_NAMES])):
         key = str(number)
         found.append(scalar_array(single[key][0]) if key in single else _rows(meta[key], inner))
-    return stacked_values(found, inner, dim)
+    return stacked_rows(found, inner, dim)
 
 
 def _class_name(cls: str) -> str | None:

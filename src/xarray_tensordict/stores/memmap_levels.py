@@ -461,6 +461,11 @@ def stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], d
     first = values[0]
     if not any(value.ndim for value in values) and all(_same(value.item(), first.item()) for value in values):
         return first
+    return stacked_rows(values, batch, dim)
+
+
+def stacked_rows(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
+    """Values of members of the batch size `batch`, one for each or one for each row, stacked along a new axis `dim`."""
     rows = []
     for value in values:
         held = np.empty(batch, object)
