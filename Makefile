@@ -4,9 +4,10 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FOR_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format types doctest clean
+.PHONY: help install demo test test-slow lint format types doctest docs screenshots clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
@@ -15,6 +16,8 @@ help:
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
 	@echo "make doctest            the examples in docstrings"
+	@echo "make docs               the documentation, into docs/_build/html; a warning is an error"
+	@echo "make screenshots        the pictures in docs/_static again (needs chromium)"
 	@echo "make clean              remove everything that was made here, the virtual environment included"
 
 install: $(INSTALLED)
@@ -49,6 +52,16 @@ types: $(INSTALLED)
 doctest: $(INSTALLED)
 	$(BIN)/python -m pytest --doctest-modules src
 
+$(FOR_DOCS): pyproject.toml constraints.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+docs: $(FOR_DOCS)
+	$(BIN)/python -m sphinx -b html -W --keep-going docs docs/_build/html
+
+screenshots: $(FOR_DOCS)
+	$(BIN)/python docs/screenshots.py
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

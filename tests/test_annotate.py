@@ -8,6 +8,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -212,3 +213,20 @@ def test_stores_that_cannot_be_written_to_are_refused(tmp_path: Path) -> None:
         annotate(file)
     with pytest.raises(FileNotFoundError, match="missing"):
         annotate(tmp_path / "missing.zarr")
+
+
+@pytest.mark.parametrize("name", ["both.zarr", "both.h5"])
+def test_a_store_of_this_package_can_be_annotated_and_stays_as_it_is(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    ds = xr.Dataset(
+        {
+            "x": (("time", "lat"), np.zeros((5, 3))),
+            "mask": ("lat", [True, False, True]),
+            "sub/table": ("k", np.zeros(2)),
+        },
+        coords={"lat": [1.0, 2.0, 3.0], "time": pd.date_range("2024", periods=5, unit="ns")},
+    )
+    (ds.td.to_zarr if name.endswith("zarr") else ds.td.to_h5)(path)
+    assert annotate(path).batch_dims == ("time",)
+    with xr.open_dataset(path, engine="tensordict") as found:
+        xr.testing.assert_identical(found, ds)

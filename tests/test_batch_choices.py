@@ -233,3 +233,34 @@ def test_chunks_of_a_store_without_names_are_those_of_dask(tmp_path: Path) -> No
     for name in ("raw.zarr", "raw.h5"):
         with xr.open_dataset(tmp_path / name, engine="tensordict", chunks={}) as ds:
             assert ds["x"].chunks == ((3, 3, 3, 1), (4,))
+
+
+class TestADatasetChangedInPlace:
+    """xarray keeps ``ds.td`` with the Dataset; what it says is about the Dataset as it is now."""
+
+    def test_has_the_batch_of_its_new_variables(self) -> None:
+        ds = xr.Dataset({"x": ("time", np.zeros(3))})
+        assert ds.td.batch_dims == ("time",)
+        ds["y"] = (("member", "time"), np.zeros((2, 3)))
+        del ds["x"]
+        assert ds.td.batch_dims == ("member",)
+        assert set(ds.td.to_tensordict().keys()) == {"y"}
+
+    def test_has_the_new_variables_in_its_tensordict(self) -> None:
+        ds = xr.Dataset({"x": ("time", np.zeros(3))})
+        ds.td.infer()
+        ds["y"] = ("time", np.ones(3))
+        assert set(ds.td.to_tensordict().keys()) == {"x", "y"}
+        assert "y" in repr(ds.td)
+
+    def test_has_the_batch_dims_of_its_new_attributes(self) -> None:
+        ds = xr.Dataset({"x": (("time", "place"), np.zeros((3, 4)))}, attrs={"table": np.arange(3)})
+        assert ds.td.batch_dims == ("time",)
+        ds.attrs = {**ds.td.set_batch_dims("place").attrs, "table": np.arange(3)}
+        assert ds.td.batch_dims == ("place",)
+
+    def test_is_the_same_for_a_tree(self) -> None:
+        dt = xr.DataTree.from_dict({"/a": xr.Dataset({"x": ("time", np.zeros(3))})})
+        assert dt.td.batch_size == (3,)
+        dt["b"] = xr.DataTree(xr.Dataset({"x": ("time", np.zeros(5))}))
+        assert dt.td.batch_size == ()

@@ -15,7 +15,7 @@ import xarray as xr
 from .core.inference import BatchDims
 from .core.model import Inference
 from .loading.methods import LoadingMethods
-from .tree_accessor import DataTreeAccessor
+from .tree_accessor import Answer, DataTreeAccessor
 
 if TYPE_CHECKING:
     from .dataset.entries import Unbatched
@@ -39,15 +39,15 @@ class DatasetAccessor(LoadingMethods):
     def __init__(self, ds: xr.Dataset) -> None:
         _warn_shadowed(ds)
         self._ds = ds
-        self._inference: Inference | None = None
+        self._answer = Answer()
 
     def infer(self) -> Inference:
         """The decision about the batch: the batch of each group, the class of each variable, the evidence in words."""
-        if self._inference is None:
-            from .dataset.record import infer_dataset
+        from .dataset.describe import describe_dataset
+        from .dataset.record import infer_dataset
 
-            self._inference = infer_dataset(self._ds)
-        return self._inference
+        # xarray keeps this accessor with a Dataset, which can be changed in place: ds["x"] = ..., ds.attrs[...] = ...
+        return self._answer.to([*describe_dataset(self._ds), dict(self._ds.attrs)], lambda: infer_dataset(self._ds))
 
     @property
     def batch_dims(self) -> tuple[str, ...]:

@@ -95,10 +95,13 @@ def annotate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # annotating tells of what is in the way by raising
             options = OpenOptions(nested=True, batch_dims=batch_dims, dims=dims)
+            in_store = {"/".join((*node.key, name)) for node in walk(opened) for name in node.arrays}
             layout = lay_out(opened, list(walk(opened)), options)
             ds = open_flat(opened, options)
         inference = layout.inference or _infer_all(layout)
-        _check_honest(ds, batch_dims, description)
+        # what the entry _unbatched holds is in nobody's way
+        restored = {str(name) for name in ds.variables} - in_store
+        _check_honest(ds, restored, batch_dims, description)
         missing = _missing_dims(opened, layout)
         _check_fill_values(opened, missing, description)
     finally:
@@ -142,7 +145,7 @@ def _check_writable(source: Any, description: str) -> None:
         raise PermissionError(f"{description} was opened for reading only; open it with mode 'r+' to annotate it")
 
 
-def _check_honest(ds: xr.Dataset, batch_dims: BatchDims | None, description: str) -> None:
+def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
     """Bare tensordict opens the store to the values it means, or an error names what is in the way."""
     from .lazy.writable import why_decoded
 
@@ -150,7 +153,7 @@ def _check_honest(ds: xr.Dataset, batch_dims: BatchDims | None, description: str
     plan = plan_entries(ds, inference, unbatched="keep")
     in_the_way = [f"{name!r} ({reason})" for name, reason in plan.left_out.items()]
     for entry in plan.entries:
-        if entry.form != "tensor":
+        if entry.form != "tensor" or entry.name in restored:
             continue
         shape = list(entry.variable.shape)
         if entry.entry_class != "batched" or entry.variable.dims != ds.variables[entry.name].dims:
@@ -244,7 +247,7 @@ def _write_zarr(
         for path, array in texts:
             _name_zarr_array(array, (f"{path.rsplit('/', 1)[-1]}_json",))
         for key, record in records.items():
-            node = root["/".join(key)] if key else root
+            node = root.get("/".join(key)) if key else root  # a group may be in the entry _unbatched alone
             if isinstance(node, zarr.Group) and dict(node.attrs).get(BATCH_ATTR) != record:
                 node.attrs[BATCH_ATTR] = record
         for path in consolidated:
@@ -316,6 +319,6 @@ def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Ma
             if not dataset.dims[axis].label and not len(dataset.dims[axis]):
                 dataset.dims[axis].label = dim
     for key, record in records.items():
-        node = root["/".join(key)] if key else root
+        node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):
             node.attrs[BATCH_ATTR] = json.dumps(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import xarray as xr
@@ -10,20 +11,38 @@ from .core.inference import BatchDims
 from .core.model import Inference
 
 
+class Answer:
+    """The decision about a batch, kept as long as the question stays the same."""
+
+    def __init__(self) -> None:
+        self._question: list[Any] | None = None
+        self._inference: Inference | None = None
+
+    def to(self, question: list[Any], infer: Callable[[], Inference]) -> Inference:
+        """The answer there is, or that of `infer` where `question`, all that the inference looks at, is another."""
+        if self._inference is None or not self._is_known(question):
+            self._question, self._inference = question, infer()
+        return self._inference
+
+    def _is_known(self, question: list[Any]) -> bool:
+        try:
+            return self._question == question
+        except ValueError:  # attributes that are arrays, and not the same objects
+            return False
+
+
 class DataTreeAccessor:
     """``dt.td``: the batch of every node of a DataTree, and the ways to tensordict."""
 
     def __init__(self, dt: xr.DataTree) -> None:
         self._dt = dt
-        self._inference: Inference | None = None
+        self._answer = Answer()
 
     def infer(self) -> Inference:
         """The decision about the batch of each node."""
-        if self._inference is None:
-            from .dataset.trees import infer
+        from .dataset.trees import describe, infer
 
-            self._inference = infer(self._dt)
-        return self._inference
+        return self._answer.to(describe(self._dt), lambda: infer(self._dt))
 
     @property
     def batch_dims(self) -> tuple[str, ...]:

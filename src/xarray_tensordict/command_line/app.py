@@ -89,13 +89,13 @@ def _plain_errors(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.version_option(package_name="xarray-tensordict")
 def main() -> None:
-    r"""Zarr stores, HDF5 files and memory-mapped tensordicts, seen by xarray and by tensordict.
+    """Zarr stores, HDF5 files and memory-mapped tensordicts, seen by xarray and by tensordict.
 
     \b
     xarray-tensordict inspect run.zarr
     xarray-tensordict convert demos.hdf5 demos.zarr
     xarray-tensordict check demos.zarr
-    """
+    """  # noqa: D301 - click reads the character
 
 
 @main.command()
@@ -105,7 +105,7 @@ def main() -> None:
 @click.option("--all", "everything", is_flag=True, help="List all entries, not only the first 20 of each kind.")
 @_plain_errors
 def inspect(store: str, keywords: dict[str, Any], *, as_json: bool, everything: bool) -> None:
-    r"""Show both doors side by side, the batch and why. Nothing is written, no array is read.
+    """Show both doors side by side, the batch and why. Nothing is written, no array is read.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ def inspect(store: str, keywords: dict[str, Any], *, as_json: bool, everything: 
       xarray-tensordict inspect demos.hdf5 --group data/demo_0
       xarray-tensordict inspect s3://bucket/run.zarr --storage-options '{"anon": true}'
       xarray-tensordict inspect run.zarr --json | jq .batch_size
-    """
+    """  # noqa: D301 - click reads the character
     from ..showing.inspection import inspect as look
     from ..showing.summary import LONGEST
     from .render import print_inspection, print_json
@@ -142,13 +142,13 @@ def annotate(
     storage_options: str | None,
     as_json: bool,
 ) -> None:
-    r"""Add dimension names and the batch to a store that lacks them. Only metadata is written.
+    """Add dimension names and the batch to a store that lacks them. Only metadata is written.
 
     \b
     Examples:
       xarray-tensordict annotate run.zarr --batch-dims time
       xarray-tensordict annotate run.zarr --dims '{"images": ["y", "x", "channel"]}'
-    """
+    """  # noqa: D301 - click reads the character
     from ..annotate import annotate as write
 
     found = write(
@@ -197,7 +197,7 @@ def annotate(
 def convert(
     source: str, target: str, keywords: dict[str, Any], *, chunk_sizes: tuple[str, ...], **options: Any
 ) -> None:
-    r"""Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.
+    """Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.
 
     Without --chunk, zarr chunks hold rows along the batch, as training reads them.
 
@@ -207,7 +207,7 @@ def convert(
       xarray-tensordict convert era5.zarr era5.zarr.zip --chunk time=256
       xarray-tensordict convert run.zarr run_memmap --to memmap
       xarray-tensordict convert run.zarr run.tdz --overwrite
-    """
+    """  # noqa: D301 - click reads the character
     from .convert import convert as write
 
     if options["progress"] is None:
@@ -224,13 +224,13 @@ def convert(
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @_plain_errors
 def check(store: str, keywords: dict[str, Any], *, as_json: bool, all_values: bool, strict: bool) -> None:
-    r"""Open a store through every door and say what is wrong. Exit code 0: fine, 1: not.
+    """Open a store through every door and say what is wrong. Exit code 0: fine, 1: not.
 
     \b
     Examples:
       xarray-tensordict check run.zarr
       xarray-tensordict check run.zarr --values --strict && sbatch train.sh
-    """
+    """  # noqa: D301 - click reads the character
     from .check import check as look
     from .check import worst
     from .render import print_findings, print_json

@@ -24,6 +24,12 @@ def own_datasets(dt: xr.DataTree) -> dict[Key, xr.Dataset]:
     return {node_key(node, dt): node.to_dataset(inherit=node is dt) for node in dt.subtree}
 
 
+def describe(dt: xr.DataTree) -> list[Any]:
+    """All that the inference looks at."""
+    datasets = own_datasets(dt)
+    return [*_infos(datasets), {key: dict(ds.attrs) for key, ds in datasets.items()}]
+
+
 def infer(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
     """Infer the batch of each node under the names that the flat view uses."""
     datasets = own_datasets(dt)
