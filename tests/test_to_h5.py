@@ -467,3 +467,13 @@ def test_dims_of_size_zero(path, sizes, layout):
     ds = xr.Dataset({"x": (("time", "f"), np.zeros(sizes)), "s": ("time", np.array([""] * sizes[0], object))})
     ds.td.to_h5(path, layout=layout)
     assert_gives_back(path, ds)
+
+
+@LAYOUTS
+def test_text_with_missing_values_is_refused_with_the_way_out(path, layout):
+    ds = xr.Dataset({"s": ("time", np.array(["a", None, "c"], object)), "x": ("time", np.zeros(3))})
+    with pytest.raises(TypeError, match=r"'s' holds text with missing values.*fillna\(''\)"):
+        ds.td.to_h5(path, layout=layout)
+    assert not path.exists()
+    ds.fillna({"s": ""}).td.to_h5(path, layout=layout)
+    assert reopened(path)["s"].values.tolist() == ["a", "", "c"]

@@ -1015,3 +1015,17 @@ def test_dims_of_size_zero(path, sizes, layout):
 def test_an_empty_dataset(path):
     xr.Dataset(attrs={"a": 1}).td.to_zarr(path)
     assert_gives_back(path, xr.Dataset(attrs={"a": 1}))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("owner", ["done", "next/t2m", "lat", "mask"])
+def test_an_attribute_that_json_does_not_hold_is_refused_by_its_name_and_its_owner(path, layout, owner):
+    ds = era()
+    ds[owner].attrs["bad"] = object()
+    with pytest.raises(TypeError, match=f"attribute 'bad' of variable '{owner}'"):
+        ds.td.to_zarr(path, layout=layout)
+    assert not path.exists()
+    era().drop_vars("next/t2m").td.to_zarr(path, layout=layout)
+    with pytest.raises(TypeError, match="attribute 'bad' of group '/'"):
+        xr.Dataset({"new": ("time", np.zeros(4))}, attrs={"bad": {1, 2}}).td.to_zarr(path, mode="a")
+    assert_gives_back(path, era().drop_vars("next/t2m"))

@@ -408,12 +408,23 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
     text = to_json(payload, place.name)
     if not same_object(json.loads(text), payload):
         raise _no_json(place, payload)
+    if place.format == "hdf5" and variable.ndim and _is_text_with_gaps(variable):
+        raise TypeError(
+            f"variable {place.name!r} holds text with missing values (None or NaN), which HDF5 cannot hold; fill them with "
+            f".fillna(''), as xarray's own engines do silently, or write it with ds.td.to_zarr()"
+        )
     if place.format == "hdf5" and variable.ndim and not (_one_plain_type(variable) and place.rows):
         raise TypeError(
             f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
         )
     return Stored(variable, "json", stack=place.stack(variable), payload=payload)
+
+
+def _is_text_with_gaps(variable: xr.Variable) -> bool:
+    items = np.asarray(variable.values).ravel().tolist()
+    gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
+    return any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True))
 
 
 def _one_plain_type(variable: xr.Variable) -> bool:

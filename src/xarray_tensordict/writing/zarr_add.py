@@ -13,7 +13,7 @@ from .stored_form import Layout
 from .zarr_create import joined
 from .zarr_target import ZarrTarget
 from .zarr_there import Change, There, check_sizes, finish_update, plan_region, write_change
-from .zarr_writer import ZarrOptions, dataset_of, quiet, write_group
+from .zarr_writer import ZarrOptions, check_attrs, dataset_of, quiet, write_group
 
 
 def add_variables(
@@ -39,6 +39,7 @@ def add_variables(
                 whole = tuple(slice(0, size) for size in variable.shape)
                 plan_region(change, there, (*key, local), name, variable, whole, None)
     plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr")
+    check_attrs(plan)
     delayed = write_change(change, there, compute=options.compute)
     delayed += _create(plan, there, target, options)
     batches = _batches(plan, there)

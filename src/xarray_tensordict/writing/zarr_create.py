@@ -18,7 +18,7 @@ from .plan import Source, WritePlan, plan_write
 from .replacing import replaced, swap
 from .stored_form import Layout
 from .zarr_target import ZarrTarget, check_replaceable
-from .zarr_writer import ZarrOptions, consolidate, quiet, write_new
+from .zarr_writer import ZarrOptions, check_attrs, consolidate, quiet, write_new
 
 
 def create_store(
@@ -53,6 +53,7 @@ def create_store(
         )
     options = _with_format(target, options, zarr_format)
     plan = plan_write(source, layout, "zarr", lazily=not options.compute)
+    check_attrs(plan)
     if target.kind == "zip":
         _create_zip(plan, target, options)
         return None

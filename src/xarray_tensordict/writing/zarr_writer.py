@@ -140,6 +140,22 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def check_attrs(plan: WritePlan) -> None:
+    """Raise ``TypeError`` for attributes that JSON does not hold, before the target is touched."""
+    for key, group in plan.groups.items():
+        owners = {f"group {'/' + '/'.join(key)!r}": group.attrs or {}}
+        owners |= {f"variable {group.node.names[name]!r}": v.attrs for name, v in group.node.variables.items()}
+        for owner, attrs in owners.items():
+            for name, value in attrs.items():
+                try:
+                    json.dumps(_jsonable(value))
+                except (TypeError, ValueError) as error:
+                    raise TypeError(
+                        f"attribute {name!r} of {owner} is {value!r:.60}, which JSON does not hold ({error}), and zarr keeps "
+                        f"attributes as JSON; convert it to a number, a string or a list, or delete it"
+                    ) from error
+
+
 # -- one group as a Dataset that xarray writes as it is ----------------------------------------------------------------
 
 
