@@ -85,6 +85,43 @@ class DatasetAccessor(LoadingMethods):
         infer_dataset(self._ds, given=names or 0)
         return with_record(self._ds, {(): names})
 
+    def concat(self, dim: str, *, index: str = "episode", step: str = "step", by: str | None = None) -> xr.Dataset:
+        """Label the rows of one table that holds episodes one behind the other.
+
+        Parameters
+        ----------
+        dim
+            The name that the batch dim gets.
+        index, step
+            The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
+        by
+            The variable that says where episodes end: the row behind each (``episode_ends``), one number for each row
+            (``episode_index``), or flags of their last rows (booleans). By default the first that is found of
+            ``episode_ends``, ``index`` itself, ``episode_index``, ``collector/traj_ids``, ``terminals`` with ``timeouts``,
+            ``next/done`` and ``dones``. It is read.
+
+        Returns
+        -------
+        xr.Dataset
+            As lazy as this one. Rows behind the last of ``episode_ends`` belong to no episode and are left out; those
+            behind the last flag are an episode. Numbers of episodes are kept, otherwise they count from 0.
+
+        Raises
+        ------
+        ValueError
+            Where nothing says where episodes end, or what does so does not fit the table.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> ds = xr.Dataset({"obs": (("row", "f"), np.ones((5, 3))), "terminals": ("row", np.array([0, 0, 1, 0, 0], bool))})
+        >>> ds.td.concat("time")["episode"].values.tolist()
+        [0, 0, 0, 1, 1]
+        """
+        from .dataset.episode_tables import label_table, table_of_dataset
+
+        return label_table(table_of_dataset(self._ds, index, by), dim, index, step)
+
     @property
     def batched(self) -> xr.Dataset:
         """The Dataset without the variables that have none of the batch dims."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import xarray as xr
@@ -66,12 +66,20 @@ class DataTreeAccessor:
 
         return tree_to_tensordict(self._dt, batch_dims, **options)
 
-    def concat(self, dim: str, *, index: str = "episode", step: str = "step") -> xr.Dataset:
+    def concat(
+        self,
+        dim: str,
+        *,
+        index: str = "episode",
+        step: str = "step",
+        by: str | None = None,
+        unbatched: Literal["drop", "expand"] = "drop",
+        fill_value: Mapping[str, Any] | None = None,
+    ) -> xr.Dataset:
         """Concatenate episodes of different lengths into one lazy Dataset.
 
         The episodes are the groups in this node that have a batch of their own, in natural order (``demo_2`` before
-        ``demo_12``), nested keys kept; or one table, cut by ``episode_ends`` (in the node or in ``meta``) or by a column
-        of episode numbers.
+        ``demo_12``), nested keys kept; or one table in this node or in its group ``data``, cut as ``ds.td.concat`` cuts it.
 
         Parameters
         ----------
@@ -79,21 +87,39 @@ class DataTreeAccessor:
             The name of the common batch dim.
         index, step
             The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
-            ``ds["episode"].attrs["names"]`` are the names of the groups.
+            ``ds["episode"].attrs["names"]`` are the names of the groups; short attributes that differ between the groups
+            (``num_samples``) are there too, one list each. Equal ones are attributes of the result.
+        by
+            For one table, the variable that says where episodes end, as for ``ds.td.concat``.
+        unbatched
+            A single value of an episode is repeated for each of its rows. "drop" leaves arrays without the batch dim out,
+            with a warning that names them; "expand" repeats them too, without copying. Coordinates of features that are
+            equal in all episodes stay as they are.
+        fill_value
+            By the name of a variable, what stands in the rows of episodes that lack it.
 
         Returns
         -------
         xr.Dataset
-            Backed by dask, one chunk for each episode, where groups were concatenated.
+            Backed by dask where groups were concatenated: one chunk for each episode, more for a long one, or the chunks
+            that the tree was opened with.
 
         Raises
         ------
         ValueError
-            Where there are no episodes; or where an entry is missing in one, or has another dtype or feature size.
+            Where there are no episodes; or where a variable is missing in one, or has another dtype or feature size.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> demos = {f"/demo_{i}": xr.Dataset({"obs": (("time", "f"), np.ones((i, 3)))}) for i in (2, 12)}
+        >>> ds = xr.DataTree.from_dict(demos).td.concat("time")
+        >>> ds.sizes["time"], ds["episode"].attrs["names"]
+        (14, ['demo_2', 'demo_12'])
         """
         from .dataset.episodes import concat
 
-        return concat(self._dt, dim, index=index, step=step)
+        return concat(self._dt, dim, index=index, step=step, by=by, unbatched=unbatched, fill_value=fill_value)
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""

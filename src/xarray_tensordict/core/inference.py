@@ -35,6 +35,7 @@ def infer_batch(
     arrays: Iterable[ArrayInfo],
     *,
     given: BatchDims | None = None,
+    each: bool = False,
     recorded: Mapping[Key, RecordedBatch] | None = None,
     group_attrs: Mapping[Key, Mapping[str, Any]] | None = None,
     where: str = "the dataset",
@@ -47,6 +48,9 @@ def infer_batch(
         The arrays of a group and of all groups below it, in any order: the answer does not depend on it.
     given
         What the caller says: names of dims, or how many leading dims.
+    each
+        Where groups without a common batch lie below one without arrays of its own, `given` is for each of them, as in
+        a tree; False: it is for the root, and such groups contradict it.
     recorded
         For each group that records a batch, what it records.
     group_attrs
@@ -81,7 +85,7 @@ def infer_batch(
     'time' leads 1 of 2 numeric data arrays ('t2m'); 'lat' is features or space by its name
     """
     ordered = tuple(arrays)
-    tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where)
+    tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where, each)
     tree.decide((), None, given)
     classes = {
         info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.is_sparse(info.key[:-1])) for info in ordered
@@ -120,6 +124,7 @@ class _Tree:
     attrs: dict[Key, Mapping[str, Any]]
     recorded: dict[Key, RecordedBatch]
     where: str
+    each: bool = False
     batches: dict[Key, GroupBatch] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -155,26 +160,66 @@ class _Tree:
         where = self.where if not key else f"{self.where}, group {group_name(key)!r}"
         return Ballot(tuple(voters), tuple(own), tuple(reach), feature_dims(reach, voters), where)
 
-    def decide(self, key: Key, parent: GroupBatch | None, given: BatchDims | None = None) -> GroupBatch:
-        """Decide a group, then the groups in it, which follow it where it has a batch."""
-        if given is not None:
-            batch = self._given(key, given)
+    def decide(
+        self, key: Key, parent: GroupBatch | None, given: BatchDims | None = None, *, closed: bool = False
+    ) -> None:
+        """Decide a group, then the groups in it, which follow it where it has a batch.
+
+        With `closed` a group has no batch but the one it records: the record of a group above says that it has none.
+        """
+        if given is None:
+            batch = self._recorded(key, parent) or self._followed(parent)
+            if batch is None:
+                batch = no_batch("it is recorded that the group above it has none") if closed else self._inferred(key)
+            record = self.recorded.get(key)
+            closed = record.names == () if record is not None and record.sizes is None else closed
+        elif self.each and self._is_for_each(key, given):
+            self.batches[key] = no_batch(f"batch_dims={given!r} is for the groups in it")
+            self._give_to_each(key, given)
+            return
         else:
-            batch = self._recorded(key, parent) or self._followed(parent) or self._inferred(key)
+            batch = self._given(key, given)
         self.batches[key] = batch
         for child in self.children[key]:
             # a batch of no dims that was asked for holds for the groups below too
-            self.decide(child, batch, 0 if given is not None and not batch.sizes else None)
-        return batch
+            below = 0 if given is not None and not batch.sizes else None
+            self.decide(child, batch, below, closed=closed)
+
+    def _is_for_each(self, key: Key, given: BatchDims) -> bool:
+        """Whether a group leaves `given` to those in it: it has no voters, and theirs share no batch of that kind."""
+        voters = [voter for child in self.children if _is_in(child, key) for voter in self.ballot(child).voters]
+        if self.ballot(key).voters or not voters or given == 0:
+            return False
+        names = _as_names(given)
+        if set(names) & {dim for voter in voters for dim in voter.dims}:
+            return any(len({size for voter in voters for size in _sizes_of(voter, name)}) > 1 for name in names)
+        count = int(given) if isinstance(given, Integral) else len(names)
+        return len({voter.shape[:count] for voter in voters}) > 1
+
+    def _give_to_each(self, key: Key, given: BatchDims) -> None:
+        """Decide the groups in one; `given` has to fit one of them, and arrays that contradict it are told."""
+        errors: list[str] = []
+        names = set(_as_names(given))
+        children = [child for child in self.children[key] if self._has_voters(child)]
+        for child in self.children[key]:
+            try:
+                self.decide(child, None, given if child in children else 0)
+            except ValueError as error:
+                errors.append(str(error))
+                dims = {dim for info in self.arrays if _is_in(info.key, child) for dim in info.dims}
+                if not names or names & dims:
+                    self.warnings.append(f"{error}; the group has no batch")
+                self.decide(child, None, 0)
+        if len(errors) == len(children):
+            raise ValueError(errors[0])
 
     def _given(self, key: Key, given: BatchDims) -> GroupBatch:
         ballot = self.ballot(key)
-        below = [info for info in self.arrays if info.key[: len(key)] == key]
+        below = [info for info in self.arrays if _is_in(info.key, key)]
         if not ballot.voters:
-            voters = [
-                voter for child in self.children if child[: len(key)] == key for voter in self.ballot(child).voters
-            ]
+            voters = [voter for child in self.children if _is_in(child, key) for voter in self.ballot(child).voters]
             ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where, spans_groups=True)
+            _check_one_size(ballot, given)
         elif not isinstance(given, Integral):
             ballot = Ballot(ballot.voters, tuple(below), ballot.reach, ballot.stops, ballot.where)
         return by_given(ballot, given)
@@ -248,6 +293,29 @@ class _Tree:
 
     def _has_voters(self, key: Key) -> bool:
         return bool(self.ballot(key).voters) or any(self._has_voters(child) for child in self.children[key])
+
+
+def _is_in(key: Key, group: Key) -> bool:
+    return key[: len(group)] == group
+
+
+def _as_names(given: Any) -> tuple[Any, ...]:
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+
+
+def _sizes_of(info: ArrayInfo, dim: str) -> list[int]:
+    return [size for found, size in zip(info.dims, info.shape, strict=True) if found == dim]
+
+
+def _check_one_size(ballot: Ballot, given: BatchDims) -> None:
+    for name in _as_names(given):
+        holders = {size: voter.key for voter in ballot.voters for size in _sizes_of(voter, name)}
+        if len(holders) > 1:
+            told = ", ".join(f"{size} in {group_name(key[:-1])!r}" for size, key in sorted(holders.items())[:5])
+            raise ValueError(
+                f"batch_dims={given!r}: the groups of {ballot.where} have several sizes of {name!r} ({told}), so it is no "
+                f"batch dim of all of them; open one with group=, or each with its own batch by xr.open_datatree(...) or nested=True"
+            )
 
 
 def _named_by_parent(record: RecordedBatch, parent: GroupBatch | None) -> RecordedBatch:

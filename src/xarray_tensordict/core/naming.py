@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import EllipsisType
 
 from .model import ArrayInfo, GroupBatch, Inference, Key
@@ -218,6 +219,30 @@ def feature_name(size: int, taken: Iterable[str]) -> str:
 def name_batch(batch: GroupBatch) -> Dims:
     """The names of the batch dims themselves."""
     return tuple(dim or f"batch_{axis}" for axis, dim in enumerate(batch.dims))
+
+
+def renamed_batch(
+    group: Key,
+    batch: GroupBatch,
+    shapes: Mapping[Key, tuple[int, ...]],
+    before: Mapping[Key, Dims],
+    after: Mapping[Key, Dims],
+) -> GroupBatch:
+    """The batch of a group where its arrays, and those below it, are called `after` and not `before`.
+
+    Examples
+    --------
+    >>> batch, key = GroupBatch(("time",), (3,), "given", ""), ("demo", "x")
+    >>> renamed_batch(("demo",), batch, {key: (3,)}, {key: ("time",)}, {key: ("demo.time",)}).dims
+    ('demo.time',)
+    """
+    own = {key for key in before if key[:-1] == group}
+    below = {key for key in before if key[: len(group)] == group}
+    names: dict[tuple[str | None, int], str] = {}
+    for key in (*sorted(below - own), *sorted(own)):
+        names.update(zip(zip(before[key], shapes[key], strict=True), after[key], strict=True))
+    dims = tuple(names.get(pair, pair[0]) for pair in zip(batch.dims, batch.sizes, strict=True))
+    return replace(batch, dims=dims)
 
 
 def settle_sizes(

@@ -1,22 +1,28 @@
-"""Episodes of different lengths as one lazy Dataset: groups ``demo_0``, ``demo_1``, ..., or one table with its ends."""
+"""Episodes of different lengths as one lazy Dataset: groups ``demo_0``, ``demo_1``, ... below one node."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
 from ..callers import outside
+from ..core.batch_rules import is_marked
 from ..core.model import Inference
-from .record import infer_dataset, set_record_if_needed
-from .trees import flatten
+from ..core.naming import feature_name
+from .episode_tables import holds_table, label_table, table_of
+from .record import set_record_if_needed
+from .trees import flat_view
 
-_ENDS = ("episode_ends", "meta/episode_ends", "../meta/episode_ends")
-"""Where replay buffers keep the row behind each episode (diffusion policy: ``meta/episode_ends``)."""
+Unbatched = Literal["drop", "expand"]
+
+_LONGEST_TEXT = 200
+"""Attributes of single episodes that are longer (robomimic keeps whole XML models) stay in the groups."""
 
 
 def natural_order(names: Sequence[str]) -> list[str]:
@@ -27,40 +33,213 @@ def natural_order(names: Sequence[str]) -> list[str]:
     >>> natural_order(["demo_12", "demo_2", "demo_1"])
     ['demo_1', 'demo_2', 'demo_12']
     """
-    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+
+    def parts(name: str) -> list[str | int]:
+        # the text between numbers and the numbers take turns
+        return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", name))]
+
+    return sorted(names, key=parts)
 
 
-def concat(dt: xr.DataTree, dim: str, *, index: str = "episode", step: str = "step") -> xr.Dataset:
+def concat(
+    dt: xr.DataTree,
+    dim: str,
+    *,
+    index: str = "episode",
+    step: str = "step",
+    by: str | None = None,
+    unbatched: Unbatched = "drop",
+    fill_value: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
     """Concatenate the episodes below a node; see ``DataTree.td.concat``."""
-    episodes = _episode_groups(dt)
-    if episodes:
-        return _concat_groups(dt, episodes, dim, index, step)
-    table, ends = _table_and_ends(dt, index)
-    return _label_table(table, ends, dim, index, step)
-
-
-# -- groups, one for each episode --------------------------------------------------------------------------------------
-
-
-def _episode_groups(dt: xr.DataTree) -> list[str]:
-    """The children that have a batch of their own, unless they are the tables of one replay buffer."""
-    if _find(dt, _ENDS) is not None:
-        return []
-    found = [name for name, child in dt.children.items() if child.td.batch_size]
-    return natural_order(found)
-
-
-def _concat_groups(dt: xr.DataTree, names: Sequence[str], dim: str, index: str, step: str) -> xr.Dataset:
-    parts = {name: _one_episode(dt.children[name], dim, index, step) for name in names}
+    if unbatched not in {"drop", "expand"}:
+        raise ValueError(f"unbatched: expected 'drop' or 'expand', got {unbatched!r}")
+    episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
+    if not episodes:
+        below = [name for name, child in dt.children.items() if _episode_groups(child, warn=False)]
+        return label_table(table_of(dt, index, by, below), dim, index, step)
+    left_out: set[str] = set()
+    parts = {}
+    for name, inference in episodes.items():
+        part = _one_episode(dt.children[name], inference, dim, (index, step))
+        parts[name] = _with_single_values(part, dim, unbatched, left_out)
+    parts = _filled(parts, dim, fill_value or {})
     _check_alike(parts)
-    left_out = {name for part in parts.values() for name in part.attrs.pop("\0left_out")}
+    parts = _with_shared_coords(parts, dim, left_out)
     if left_out:
+        first = next(iter(episodes))
         warnings.warn(
-            f"episodes were concatenated without {sorted(left_out)}, which have no batch dim: there is one value of them for each "
-            f"episode and not for each row. They are in the groups, for example dt[{names[0]!r}]",
+            f"episodes were concatenated without {sorted(left_out)}, which have no batch dim: there is one array of them for "
+            f"each episode and not for each row. unbatched='expand' repeats them for each row; they are in the groups, for "
+            f"example dt[{first!r}]",
             UserWarning,
             stacklevel=outside(),
         )
+    return _joined(dt, parts, dim, index, step)
+
+
+def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, Inference]:
+    """The groups in a node that have a batch of their own, in natural order; others that hold numbers are told."""
+    found, without = {}, {}
+    for name in natural_order(list(dt.children)):
+        inference = dt.children[name].td.infer()
+        if inference.batch_size:
+            found[name] = inference
+        elif any(v.ndim and v.dtype.kind in "biufc" for v in dt.children[name].data_vars.values()):
+            without[name] = inference.reason
+    if found and without and warn:
+        told = "; ".join(f"{name!r}: {reason}" for name, reason in without.items())
+        warnings.warn(f"groups without a batch are no episodes: {told}", UserWarning, stacklevel=outside())
+    return found
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """One episode under the common name of its batch dim, and its variables without that dim."""
+
+    rows: xr.Dataset
+    single: dict[str, xr.Variable]
+    coords: frozenset[str]
+
+
+def _one_episode(node: xr.DataTree, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
+    ds, _ = flat_view(node)
+    batch = str(inference.batch_dims[0])
+    for name in taken:
+        if name in ds.variables:
+            raise ValueError(
+                f"group {node.path!r} has a variable {name!r} already; choose another name with index= or step="
+            )
+    if batch != dim and (dim in ds.dims or dim in ds.variables):
+        raise ValueError(
+            f"group {node.path!r}: {dim!r} is the name of something else than the batch there; choose another dim"
+        )
+    if batch != dim:
+        ds = ds.rename({batch: dim})
+    ds = ds.reset_index([name for name in ds.xindexes if dim in ds[name].dims], drop=False)
+    rows: dict[str, xr.Variable] = {}
+    single: dict[str, xr.Variable] = {}
+    for label, variable in ds.variables.items():
+        (rows if dim in variable.dims else single)[str(label)] = variable
+    moved = {key: _chunked(_with_common_dims(variable, dim), dim) for key, variable in rows.items()}
+    coords = frozenset(str(name) for name in ds.coords)
+    # the index of a row is made when all rows are there
+    held = xr.Coordinates({key: variable for key, variable in moved.items() if key in coords}, indexes={})
+    data = {key: variable for key, variable in moved.items() if key not in coords}
+    return _Episode(xr.Dataset(data, coords=held, attrs=ds.attrs), single, coords)
+
+
+def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
+    """The rows first, and features whose names the engine made up for one episode as it calls them in all."""
+    first = variable.transpose(dim, ...)
+    names: list[str] = [dim]
+    for name, size in zip(first.dims[1:], first.shape[1:], strict=True):
+        names.append(feature_name(size, {*names, *map(str, first.dims)}) if is_marked(str(name)) else str(name))
+    moved = xr.Variable(names, first._data, first.attrs, fastpath=True)
+    moved.encoding = variable.encoding
+    return moved
+
+
+def _chunked(variable: xr.Variable, dim: str) -> xr.Variable:
+    """Backed by dask: chunks that are there stay, others follow those of the store."""
+    if variable.chunks is not None:
+        return variable
+    # dask cannot tell how large objects are
+    return variable.chunk({dim: -1 if variable.dtype.hasobject or not variable.size else "auto"})
+
+
+def _with_single_values(episode: _Episode, dim: str, unbatched: Unbatched, left_out: set[str]) -> xr.Dataset:
+    """One value for an episode becomes one for each of its rows; coordinates of features stay as they are."""
+    rows = episode.rows
+    kept: dict[str, xr.Variable] = {}
+    for name, variable in episode.single.items():
+        is_coord_of_features = name in episode.coords and set(variable.dims) <= set(rows.dims)
+        if variable.ndim and is_coord_of_features:
+            kept[name] = variable
+        elif not variable.ndim or unbatched == "expand":
+            kept[name] = _repeated(variable, dim, rows.sizes[dim])
+        else:
+            left_out.add(name)
+    coords = {name: variable for name, variable in kept.items() if name in episode.coords}
+    return rows.assign({name: v for name, v in kept.items() if name not in coords}).assign_coords(coords)
+
+
+def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
+    """The same values for each row, lazily: nothing is read."""
+    held = variable.to_base_variable() if variable.chunks is not None else variable.to_base_variable().chunk()
+    repeated: xr.Variable = held.set_dims({dim: size, **dict(zip(held.dims, held.shape, strict=True))})
+    return repeated
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def _filled(parts: Mapping[str, xr.Dataset], dim: str, fill_value: Mapping[str, Any]) -> dict[str, xr.Dataset]:
+    """Entries that an episode lacks, filled with what the caller says."""
+    filled = dict(parts)
+    for entry, value in fill_value.items():
+        sample = next((part for part in parts.values() if entry in part.variables), None)
+        if sample is None:
+            known = sorted({str(name) for part in parts.values() for name in part.variables})
+            raise ValueError(f"fill_value: no episode has a variable {entry!r}; there are {known}")
+        like = sample.variables[entry]
+        if np.result_type(like.dtype, np.asarray(value)) != like.dtype and like.dtype.kind in "biufc":
+            raise ValueError(f"fill_value: {entry!r} has dtype {like.dtype}, which cannot hold {value!r}")
+        for name, part in parts.items():
+            if entry not in part.variables:
+                import dask.array
+
+                shape = (part.sizes[dim], *like.shape[1:])
+                rows = xr.Variable(like.dims, dask.array.full(shape, value, dtype=like.dtype), like.attrs)
+                is_coord = entry in sample.coords
+                filled[name] = (filled[name].assign_coords if is_coord else filled[name].assign)({entry: rows})
+    return filled
+
+
+def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:
+    """Episodes have the same entries, with the same dtypes and feature sizes, or an error names the first that differs."""
+    first_name, first = next(iter(parts.items()))
+    for name, part in parts.items():
+        for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
+            has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
+            raise ValueError(
+                f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening, or "
+                f"say what its rows are with fill_value={{{entry!r}: ...}}"
+            )
+        for label, variable in part.variables.items():
+            _check_variable(str(label), variable, first.variables[label], name, first_name)
+
+
+def _check_variable(entry: str, variable: xr.Variable, other: xr.Variable, name: str, first_name: str) -> None:
+    # strings of another longest length are strings
+    dtypes = {v.dtype.kind if v.dtype.kind in "SU" else v.dtype for v in (variable, other)}
+    if variable.dims != other.dims or variable.shape[1:] != other.shape[1:] or len(dtypes) > 1:
+        raise ValueError(
+            f"{entry!r} has dims {other.dims}, shape {other.shape} and dtype {other.dtype} in episode {first_name!r}, and "
+            f"{variable.dims}, {variable.shape}, {variable.dtype} in {name!r}; episodes must agree but for their length"
+        )
+
+
+def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set[str]) -> dict[str, xr.Dataset]:
+    """Coordinates of features are those of all episodes, or they are left out; an index that differs is an error."""
+    first_name, first = next(iter(parts.items()))
+    differ: set[str] = set()
+    for label, variable in first.variables.items():
+        entry = str(label)
+        others = [] if dim in variable.dims else list(parts.items())[1:]
+        wrong = next((name for name, part in others if not variable.equals(part.variables[entry])), None)
+        if wrong is not None and entry in first.xindexes:
+            raise ValueError(
+                f"the coordinate {entry!r} differs between the episodes {first_name!r} and {wrong!r}, so their features are not "
+                f"the same; select what they share, or leave it out with drop_variables=[{entry!r}] when opening"
+            )
+        if wrong is not None:
+            differ.add(entry)
+    left_out |= differ
+    return {name: part.drop_vars(differ) for name, part in parts.items()}
+
+
+def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str) -> xr.Dataset:
     numbered = [
         part.assign_coords({index: (dim, np.full(part.sizes[dim], number)), step: (dim, np.arange(part.sizes[dim]))})
         for number, part in enumerate(parts.values())
@@ -74,108 +253,26 @@ def _concat_groups(dt: xr.DataTree, names: Sequence[str], dim: str, index: str, 
         join="override",
         combine_attrs="drop_conflicts",
     )
-    joined[index].attrs["names"] = list(names)
+    joined[index].attrs.update(
+        names=list(parts), **_differing_attrs({name: part.attrs for name, part in parts.items()})
+    )
     return set_record_if_needed(joined, {(): (dim,)})
 
 
-def _one_episode(node: xr.DataTree, dim: str, index: str, step: str) -> xr.Dataset:
-    """One episode under the common name of its batch dim, lazily (backed by dask)."""
-    ds = flatten(node)
-    inference = node.td.infer()
-    batch = str(inference.batch_dims[0])
-    unbatched = [name for name in ds.variables if not _leads(ds, name, inference)]
-    ds = ds.drop_vars(unbatched)
-    if batch != dim:
-        if dim in ds.dims or dim in ds.variables:
-            raise ValueError(
-                f"group {node.path!r}: {dim!r} is the name of something else than the batch there; choose another dim"
-            )
-        ds = ds.rename({batch: dim})
-    for name in (index, step):
-        if name in ds.variables:
-            raise ValueError(
-                f"group {node.path!r} has a variable {name!r} already; choose another name with index= or step="
-            )
-    ds = ds.reset_index([name for name in ds.xindexes if dim in ds[name].dims], drop=False)
-    chunked = ds.chunk({dim: -1})
-    chunked.attrs = {**ds.attrs, "\0left_out": [str(name) for name in unbatched]}
-    return chunked
+def _differing_attrs(attrs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Attributes that every episode has and that differ (``num_samples``), as one list each where they are short."""
+    everywhere = set.intersection(*(set(found) for found in attrs.values())) - {"names"}
+    lists = {name: [_python(found[name]) for found in attrs.values()] for name in sorted(everywhere)}
+    return {
+        name: values
+        for name, values in lists.items()
+        if all(map(_is_short, values)) and any(value != values[0] for value in values[1:])
+    }
 
 
-def _leads(ds: xr.Dataset, name: Any, inference: Inference) -> bool:
-    return inference.batch_dims[0] in ds.variables[name].dims
+def _is_short(value: Any) -> bool:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT)
 
 
-def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:
-    """Episodes have the same entries, with the same dtypes and feature sizes, or an error names the first that differs."""
-    first_name, first = next(iter(parts.items()))
-    for name, part in parts.items():
-        for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
-            has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
-            raise ValueError(
-                f"{entry!r} is in episode {has!r} and not in {lacks!r}; drop it first, for example with drop_variables="
-            )
-        for label, variable in part.variables.items():
-            entry, other = str(label), first.variables[label]
-            if (variable.dims, variable.shape[1:], variable.dtype) != (other.dims, other.shape[1:], other.dtype):
-                raise ValueError(
-                    f"{entry!r} has dims {other.dims}, shape {other.shape} and dtype {other.dtype} in episode {first_name!r}, and "
-                    f"{variable.dims}, {variable.shape}, {variable.dtype} in {name!r}; episodes must agree but for their length"
-                )
-
-
-# -- one table, with the ends of the episodes --------------------------------------------------------------------------
-
-
-def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
-    for path in paths:
-        try:
-            found = dt[path]
-        except KeyError:
-            continue
-        if isinstance(found, xr.DataArray):
-            return found
-    return None
-
-
-def _table_and_ends(dt: xr.DataTree, index: str) -> tuple[xr.Dataset, np.ndarray[Any, Any]]:
-    ends = _find(dt, _ENDS)
-    node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
-    table = flatten(node)
-    if ends is not None:
-        if "episode_ends" in table.variables:
-            table = table.drop_vars("episode_ends")
-        return table, np.asarray(ends.values).astype("int64").ravel()
-    numbers = next((table[name] for name in (index, "episode", "episode_index") if name in table.variables), None)
-    if numbers is None or numbers.ndim != 1:
-        below = [name for name, child in dt.children.items() if _episode_groups(child)]
-        hint = f" They are in {below[0]!r}: dt[{below[0]!r}].td.concat(...)." if below else ""
-        raise ValueError(
-            f"{dt.path!r} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-            f"'meta'), or a column {index!r} of episode numbers; found groups {sorted(dt.children)} and variables "
-            f"{sorted(map(str, dt.variables))}.{hint}"
-        )
-    values = np.asarray(numbers.values)
-    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-    return table.drop_vars([numbers.name]), np.append(changes, len(values)) if len(values) else np.empty(0, "int64")
-
-
-def _label_table(table: xr.Dataset, ends: np.ndarray[Any, Any], dim: str, index: str, step: str) -> xr.Dataset:
-    inference = infer_dataset(table)
-    if not inference.batch_size:
-        raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
-    batch, size = str(inference.batch_dims[0]), inference.batch_size[0]
-    if np.any(np.diff(ends, prepend=0) < 0) or (len(ends) and ends[-1] > size) or (size and not len(ends)):
-        raise ValueError(
-            f"episode_ends {ends[:5].tolist()}... do not fit a table of {size} rows: expected ascending ends up to {size}"
-        )
-    # rows behind the last end belong to no finished episode
-    size = int(ends[-1]) if len(ends) else 0
-    table = table.isel({batch: slice(0, size)})
-    lengths = np.diff(ends, prepend=0)
-    numbers = np.repeat(np.arange(len(ends)), lengths)
-    steps = np.arange(size) - np.repeat(ends - lengths, lengths)
-    if batch != dim:
-        table = table.rename({batch: dim})
-    labelled = table.assign_coords({index: (dim, numbers), step: (dim, steps)})
-    return set_record_if_needed(labelled, {(): (dim, *map(str, inference.batch_dims[1:]))})
+def _python(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import xarray as xr
 
 from ..core.inference import BatchDims, infer_batch
-from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
-from ..core.naming import Dims, qualify
+from ..core.model import Inference, Key, RecordedBatch
+from ..core.naming import Dims, qualify, renamed_batch
 from .describe import describe_dataset
-from .record import read_record
+from .record import read_record, set_record_if_needed
 from .tensorclasses import classes_of, note_classes
 
 
@@ -31,22 +32,23 @@ def describe(dt: xr.DataTree) -> list[Any]:
 
 
 def infer(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
-    """Infer the batch of each node under the names that the flat view uses."""
-    datasets = own_datasets(dt)
-    flat_dims = _flat_dims(datasets)
-    infos = [_under(info, flat_dims[info.key]) for info in _infos(datasets)]
-    recorded = {
-        key: RecordedBatch(None, tuple(_flat_name(datasets, flat_dims, key, name) for name in record.names or ()))
-        for key, record in _records(datasets).items()
-    }
-    attrs = {key: ds.attrs for key, ds in datasets.items()}
-    return infer_batch(infos, given=batch_dims, recorded=recorded, group_attrs=attrs, where="the tree")
+    """Infer the batch of each node, under the names that the flat view uses.
+
+    `batch_dims` are names of the nodes' own dims, or a count; where nodes without a common batch lie below one without
+    variables, they are for each of them.
+    """
+    return _decide(own_datasets(dt), batch_dims)[0]
 
 
 def flatten(dt: xr.DataTree) -> xr.Dataset:
     """Put the variables of all nodes into one Dataset, under their paths; dims that clash are qualified."""
+    return flat_view(dt)[0]
+
+
+def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.Dataset, Inference]:
+    """All nodes as one Dataset, which finds the batches of the nodes again, and the decision about them."""
     datasets = own_datasets(dt)
-    flat_dims = _flat_dims(datasets)
+    inference, flat_dims = _decide(datasets, batch_dims)
     variables: dict[str, xr.Variable] = {}
     coords: set[str] = set()
     for key, ds in datasets.items():
@@ -69,35 +71,27 @@ def flatten(dt: xr.DataTree) -> xr.Dataset:
     flat.encoding = root.encoding
     classes = {(*key, *below): name for key, ds in datasets.items() for below, name in classes_of(ds).items()}
     note_classes(flat, classes)
-    return flat
+    return set_record_if_needed(flat, {key: batch.dims for key, batch in inference.groups.items()}), inference
 
 
-def _infos(datasets: dict[Key, xr.Dataset]) -> list[ArrayInfo]:
-    return [info for key, ds in datasets.items() for info in describe_dataset(ds, key)]
+def _decide(
+    datasets: Mapping[Key, xr.Dataset], batch_dims: BatchDims | None = None
+) -> tuple[Inference, dict[Key, Dims]]:
+    """The batch of each node, and the dims of each variable, under the names of the flat view."""
+    infos = [info for key, ds in datasets.items() for info in describe_dataset(ds, key)]
+    attrs = {key: ds.attrs for key, ds in datasets.items()}
+    local = infer_batch(
+        infos, given=batch_dims, each=True, recorded=_records(datasets), group_attrs=attrs, where="the tree"
+    )
+    named: dict[Key, Any] = {info.key: info.dims for info in infos}
+    shapes = {info.key: info.shape for info in infos}
+    flat = qualify(named, shapes, local)
+    groups = {key: renamed_batch(key, batch, shapes, named, flat) for key, batch in local.groups.items()}
+    return Inference(groups, local.classes, local.warnings), flat
 
 
-def _under(info: ArrayInfo, dims: Dims) -> ArrayInfo:
-    return ArrayInfo(info.key, info.shape, info.kind, dims, info.role, info.unlimited, info.attrs)
-
-
-def _records(datasets: dict[Key, xr.Dataset]) -> dict[Key, RecordedBatch]:
+def _records(datasets: Mapping[Key, xr.Dataset]) -> dict[Key, RecordedBatch]:
     records: dict[Key, RecordedBatch] = {}
     for key, ds in datasets.items():
         records.update({(*key, *below): record for below, record in read_record(ds.attrs).items()})
     return records
-
-
-def _flat_dims(datasets: dict[Key, xr.Dataset]) -> dict[Key, Dims]:
-    infos = _infos(datasets)
-    local = infer_batch(infos, recorded=_records(datasets), group_attrs={key: ds.attrs for key, ds in datasets.items()})
-    named: dict[Key, Any] = {info.key: info.dims for info in infos}
-    return qualify(named, {info.key: info.shape for info in infos}, local)
-
-
-def _flat_name(datasets: dict[Key, xr.Dataset], flat_dims: dict[Key, Dims], key: Key, name: str | None) -> str | None:
-    """How the flat view calls the dim `name` of the node at `key`."""
-    for info in describe_dataset(datasets.get(key, xr.Dataset()), key):
-        for local, flat in zip(info.dims, flat_dims[info.key], strict=True):
-            if local == name:
-                return flat
-    return name

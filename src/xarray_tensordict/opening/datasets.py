@@ -37,6 +37,7 @@ from ..core.naming import (
     name_axes,
     name_batch,
     qualify,
+    renamed_batch,
     resolve_names,
     settle_sizes,
 )
@@ -44,6 +45,7 @@ from ..core.unbatched_entry import restore_unbatched
 from ..dataset.describe import describe_group
 from ..dataset.record import read_record, set_record_if_needed, with_record
 from ..dataset.tensorclasses import ENCODING_KEY, note_classes
+from .index_fit import fit_indexes
 from .restoring import claim_nested_coordinates, restore
 
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
@@ -81,10 +83,11 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     if options.nested is None and layout.inference is not None:
         hidden = _hidden_groups(layout.inference)
         _forget(layout, hidden)
-    ds = _assemble(layout, options)
+    flat = _flat_dims(layout)
+    ds = _assemble(layout, options, flat)
     _tell(store, layout, ds, hidden)
     note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
-    return _with_batch(ds, layout, options)
+    return _with_batch(ds, layout, options, flat)
 
 
 def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[str, xr.Dataset]:
@@ -92,21 +95,37 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
 
     With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
     """
+    options = replace(options, nested=True)
     layout = lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)
-        ds = _dataset(variables, coords, attrs, group.unlimited_dims)
-        if layout.inference is not None and (options.batch_dims is not None or layout.groups[key].recorded is not None):
-            batch = layout.inference.groups.get(key)
-            own = [] if batch is None else [dim for dim in name_batch(batch) if dim in ds.dims]
-            if own and batch is not None and len(own) == len(batch.sizes):
-                ds = set_record_if_needed(ds, {(): own})
-        datasets[group_name(key)] = ds
-    _tell(store, layout, datasets["/"], {})
+        datasets[key] = _dataset(variables, coords, attrs, group.unlimited_dims)
+    if fit_parents:
+        datasets, told = fit_indexes(datasets)
+        layout.warnings += told
+    datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
+    _tell(store, layout, datasets[()], {})
     for key, group in layout.groups.items():
-        note_classes(datasets[group_name(key)], {(): group.tensorclass} if group.tensorclass else {})
-    return datasets
+        note_classes(datasets[key], {(): group.tensorclass} if group.tensorclass else {})
+    return {group_name(key): ds for key, ds in datasets.items()}
+
+
+def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
+    """Record the batch of one node where it would not find it again by itself; a choice of the caller is at the root."""
+    given = options.batch_dims is not None
+    if layout.inference is None or not (given or layout.groups[key].recorded is not None):
+        return ds
+    batch = layout.inference.groups.get(key, layout.inference.groups[()])
+    own = [dim for dim in name_batch(batch) if dim in ds.dims]
+    follows = not key or batch.sizes == layout.inference.groups[key[:-1]].sizes
+    encoding = ds.encoding
+    if given and not (key and follows):
+        ds = with_record(ds, {(): name_batch(batch)})
+    elif own and len(own) == len(batch.sizes):
+        ds = set_record_if_needed(ds, {(): own})
+    ds.encoding = encoding
+    return ds
 
 
 def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list[StoredGroup]:
@@ -172,6 +191,7 @@ def _infer(
     return infer_batch(
         infos.values(),
         given=options.batch_dims,
+        each=options.nested is True,
         recorded={**_recorded_in_attrs(groups), **recorded},
         group_attrs={key: group.attrs for key, group in groups.items()},
         where=store.description,
@@ -240,12 +260,19 @@ def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
     layout.left_out = [member for member in layout.left_out if not is_hidden(member.key[:-1])]
 
 
-def _assemble(layout: Layout, options: OpenOptions) -> xr.Dataset:
+def _flat_dims(layout: Layout) -> dict[Key, Dims]:
+    """What the flat view calls the dims of each array."""
+    if layout.inference is None or len(layout.groups) == 1:
+        return layout.named
+    return qualify(layout.named, _shapes(layout), layout.inference)
+
+
+def _shapes(layout: Layout) -> dict[Key, tuple[int, ...]]:
+    return {key: layout.infos[key].shape for key in layout.named}
+
+
+def _assemble(layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:
     """Decode each group by itself, then flatten."""
-    shapes = {key: layout.infos[key].shape for key in layout.named}
-    flat = (
-        qualify(layout.named, shapes, layout.inference) if layout.inference and len(layout.groups) > 1 else layout.named
-    )
     variables: dict[str, xr.Variable] = {}
     coord_names: set[str] = set()
     attrs: dict[str, Any] = {}
@@ -301,8 +328,11 @@ def _decode_group(
         if name in kept
     }
     for name, variable in decoded.items():
-        role = group.arrays[name].role if name in group.arrays else None
-        if variable.dims == (name,) or role == "coord":
+        array = group.arrays.get(name)
+        role = array.role if array is not None else None
+        # an index stays a coordinate where its dim had to be renamed
+        is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
+        if is_index or role == "coord":
             names.add(str(name))
         elif role == "data":
             names.discard(str(name))
@@ -376,11 +406,17 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
         ds.encoding[ENCODING_KEY] = notes
 
 
-def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
+def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:
     """Record the batch where ``ds.td`` would not find it again by itself."""
     if layout.inference is None:
         return ds
-    shown = {key: name_batch(batch) for key, batch in layout.inference.groups.items() if key in layout.groups}
+    named = {key: replace(batch, dims=name_batch(batch)) for key, batch in layout.inference.groups.items()}
+    shapes = _shapes(layout)
+    shown = {
+        key: name_batch(renamed_batch(key, batch, shapes, layout.named, flat))
+        for key, batch in named.items()
+        if key in layout.groups
+    }
     lost = [dim for dim in shown[()] if dim not in ds.dims]
     if lost:
         warnings.warn(

@@ -15,7 +15,7 @@ from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..dataset.trees import flatten, infer
+from ..dataset.trees import flat_view
 from ..dataset.xarray_private import is_index_data, read
 from ..stores.raw_files import at_once, in_turn
 from .classes import as_class
@@ -232,4 +232,5 @@ def warn_left_out(left_out: Mapping[str, str]) -> None:
 
 def tree_to_tensordict(dt: xr.DataTree, batch_dims: BatchDims | None = None, **options: Any) -> Any:
     """Convert a DataTree to nested tensordicts, each node with its own batch."""
-    return to_tensordict(flatten(dt), batch_dims, inference=infer(dt, batch_dims), **options)
+    flat, inference = flat_view(dt, batch_dims)
+    return to_tensordict(flat, inference=inference, **options)

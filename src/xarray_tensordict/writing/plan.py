@@ -14,12 +14,11 @@ import xarray as xr
 from ..core.batch_rules import is_marked
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
-from ..core.naming import qualify
+from ..core.naming import qualify, renamed_batch
 from ..dataset.describe import key_of
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
-from ..dataset.trees import flatten, own_datasets
-from ..dataset.trees import infer as infer_tree
+from ..dataset.trees import flat_view, own_datasets
 from ..dataset.xarray_private import multiindex_dims
 from .stored_form import Format, Layout, Place, Stored, store_form
 
@@ -143,7 +142,8 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
     for key in classes.keys() & nodes.keys():
         nodes[key].attrs = {**(nodes[key].attrs or {}), **class_attrs(classes[key])}
     flat_names = {info_key: tuple(map(str, ds.variables["/".join(info_key)].dims)) for info_key in local}
-    batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
+    shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
+    batches = {key: renamed_batch(key, batch, shapes, flat_names, local) for key, batch in inference.groups.items()}
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
     flat_batches = {key: tuple(batch.dims) for key, batch in inference.groups.items()}
     return Source(ordered, batches, inference.classes, ds, flat_batches)
@@ -166,10 +166,11 @@ def source_of_tree(dt: xr.DataTree) -> Source:
         told = classes_of(ds)
         attrs = {**_shown(ds.attrs), **(class_attrs(told[()]) if () in told else {})}
         nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, attrs, unlimited)
-    flat, inference = flatten(dt), infer_tree(dt)
+    flat, inference = flat_view(dt)
     local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
     flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
-    batches = {key: _local_batch(key, batch, flat_names, local) for key, batch in inference.groups.items()}
+    shapes = {(*key, name): v.shape for key, node in nodes.items() for name, v in node.variables.items()}
+    batches = {key: renamed_batch(key, batch, shapes, flat_names, local) for key, batch in inference.groups.items()}
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
     return Source(
         ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
@@ -234,7 +235,7 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     if local == flat:
         return flat
     shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
-    batches = {key: _local_batch(key, batch, flat, local) for key, batch in inference.groups.items()}
+    batches = {key: renamed_batch(key, batch, shapes, flat, local) for key, batch in inference.groups.items()}
     again = qualify(local, shapes, Inference(batches, inference.classes))
     return local if again == flat else flat
 
@@ -245,19 +246,6 @@ def _stripped(dim: str, group: Key) -> str:
         if dim.startswith(prefix) and len(dim) > len(prefix):
             return dim[len(prefix) :]
     return dim
-
-
-def _local_batch(
-    group: Key, batch: GroupBatch, flat: Mapping[Key, tuple[str, ...]], local: Mapping[Key, tuple[str, ...]]
-) -> GroupBatch:
-    """The batch of a group under the names that its own variables have."""
-    own = {key for key in flat if key[:-1] == group}
-    below = {key for key in flat if key[: len(group)] == group}
-    names: dict[str, str] = {}
-    for key in (*sorted(below - own), *sorted(own)):
-        names.update(zip(flat[key], local[key], strict=True))
-    dims = tuple(names.get(dim, dim) if dim is not None else None for dim in batch.dims)
-    return GroupBatch(dims, batch.sizes, batch.evidence, batch.reason)
 
 
 def record_of(batch: GroupBatch) -> dict[str, Any]:
