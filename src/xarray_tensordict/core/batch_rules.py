@@ -281,7 +281,7 @@ def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None,
     dims = tuple(name or found for name, found in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
     batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
-    candidates = [info for info in ballot.voters if len(info.shape) >= length]
+    candidates = [info for info in ballot.voters if len(info.shape) >= length and not _is_partial(info, record, dims)]
     # arrays without elements have no vote, and still show that a batch of size zero is true
     empty = [info for info in ballot.arrays if 0 in info.shape]
     if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
@@ -299,6 +299,13 @@ def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
     recorded = dict(zip(dims, record.sizes, strict=True))
     pairs = zip(info.dims, info.shape, strict=True)
     return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
+
+
+def _is_partial(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
+    """Whether an array has some of the recorded dims, by name, and not all: it says nothing about the others."""
+    names = set(dims)
+    held = names.intersection(info.dims)
+    return None not in names and bool(held) and held != names and not _contradicts(info, record, dims)
 
 
 def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:

@@ -54,11 +54,9 @@ def _key(path: str) -> Key:
     return tuple(part for part in path.split("/") if part)
 
 
-def infer_dataset(
-    ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None, use_record: bool = True
-) -> Inference:
+def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:
     """Infer the batch of a Dataset from its variables and its record."""
-    recorded = read_record(ds.attrs) if use_record and given is None else {}
+    recorded = read_record(ds.attrs) if given is None else {}
     return infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
 
 
@@ -92,12 +90,11 @@ def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     batches
         Batch dims of each group; those not mentioned follow the group above.
     """
-    for use_record in (False, True):
-        # a record that is there and says the same stays as it is
-        inferred = infer_dataset(ds, use_record=use_record)
-        wanted = _complete(batches, inferred.groups)
-        if all(inferred.groups[key].dims == dims for key, dims in wanted.items() if key in inferred.groups):
-            return ds
+    # a record that is there and says the same stays as it is
+    inferred = infer_dataset(ds)
+    wanted = _complete(batches, inferred.groups)
+    if all(inferred.groups[key].dims == dims for key, dims in wanted.items() if key in inferred.groups):
+        return ds
     return with_record(ds, batches)
 
 

@@ -112,17 +112,22 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
 
 
 def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
-    """Record the batch of one node where it would not find it again by itself; a choice of the caller is at the root."""
+    """Record the batch of a node where it would not be found again; a choice of the caller is recorded at the root."""
     given = options.batch_dims is not None
     if layout.inference is None or not (given or layout.groups[key].recorded is not None):
         return ds
-    batch = layout.inference.groups.get(key, layout.inference.groups[()])
+    groups = layout.inference.groups
+    batch = groups.get(key, groups[()])
     own = [dim for dim in name_batch(batch) if dim in ds.dims]
-    follows = not key or batch.sizes == layout.inference.groups[key[:-1]].sizes
+    has_all = bool(own) and len(own) == len(batch.sizes)
+    above = groups[key[:-1]].sizes if key else ()
     encoding = ds.encoding
-    if given and not (key and follows):
+    if given and (not key or batch.sizes != above):
         ds = with_record(ds, {(): name_batch(batch)})
-    elif own and len(own) == len(batch.sizes):
+    elif has_all and above and batch.sizes != above:
+        # alone it is found, in the tree it would follow the node above
+        ds = with_record(ds, {(): own})
+    elif has_all:
         ds = set_record_if_needed(ds, {(): own})
     ds.encoding = encoding
     return ds

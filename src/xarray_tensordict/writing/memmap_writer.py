@@ -24,7 +24,7 @@ from ..core.model import Inference, Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.tensorclasses import classes_of
-from ..dataset.trees import flatten, infer
+from ..dataset.trees import flat_view
 from ..dataset.xarray_private import in_memory, past_cache
 from ..stores.memmap_arrays import CODE_DTYPES
 from ..stores.memmap_levels import CLASS_NAME, LOST_NAMES, META, file_stem, stack_shape
@@ -80,7 +80,8 @@ def to_memmap(
 
 def tree_to_memmap(dt: xr.DataTree, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
     """Write a DataTree as nested memory-mapped tensordicts, each node with its own batch."""
-    return to_memmap(flatten(dt), path, inference=infer(dt, batch_dims), **options)
+    flat, inference = flat_view(dt, batch_dims)
+    return to_memmap(flat, path, inference=inference, **options)
 
 
 # -- checks, before anything is written --------------------------------------------------------------------------------

@@ -1,0 +1,523 @@
+"""DataTrees: hierarchies of every kind open, keep their own batches, convert, are written and come back."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from tensordict import PersistentTensorDict, TensorDict
+
+import corpus
+from xarray_tensordict import open_persistent
+from xarray_tensordict.testing import assert_same_tensordict
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*Zarr format 3.*", "ignore:.*does not have a Zarr V3 specification.*")
+
+FORMATS = pytest.mark.parametrize("form", ["zarr", "h5"])
+LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+
+
+def open_tree(path: Any, **keywords: Any) -> xr.DataTree:
+    return xr.open_datatree(path, engine="tensordict", **keywords)
+
+
+def group_of(path: Path, form: str) -> Any:
+    """An empty store, to be filled as its field fills it."""
+    return zarr.open_group(path, mode="w") if form == "zarr" else h5py.File(path, "w")
+
+
+def put(group: Any, name: str, values: Any) -> Any:
+    values = np.asarray(values)
+    if isinstance(group, zarr.Group):
+        return group.create_array(name, data=values.astype("U8") if values.dtype.kind in "SUO" else values)
+    return group.create_dataset(name, data=values.astype("S8") if values.dtype.kind == "U" else values)
+
+
+def batches(td: TensorDict) -> dict[str, list[int]]:
+    """The batch size of the root and of every nested tensordict."""
+    nested = {
+        "/".join(key) if isinstance(key, tuple) else key: value
+        for key, value in td.items(include_nested=True)
+        if isinstance(value, TensorDict)
+    }
+    return {"": list(td.batch_size)} | {key: list(value.batch_size) for key, value in nested.items()}
+
+
+def assert_tree_keeps_the_law(path: Path, dt: xr.DataTree, **keywords: Any) -> None:
+    """The tree, the flat view and the lazy door are one store."""
+    td = dt.td.to_tensordict()
+    with open_persistent(path, nested=True, **keywords) as ptd:
+        assert_same_tensordict(ptd.to_tensordict(), td)
+    with xr.open_dataset(path, engine="tensordict", nested=True, **keywords) as ds:
+        assert_same_tensordict(ds.td.to_tensordict(), td)
+        xr.testing.assert_identical(dt.td.to_dataset().load(), ds.load())
+
+
+# -- hierarchies of the fields -----------------------------------------------------------------------------------------
+
+
+def robomimic(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    data = root.create_group("data")
+    data.attrs["total"] = 12
+    for number, length in ((0, 3), (2, 5), (12, 4)):
+        demo = data.create_group(f"demo_{number}")
+        demo.attrs["num_samples"] = length
+        put(demo, "actions", np.arange(length * 2.0).reshape(length, 2))
+        put(demo, "dones", np.arange(length) == length - 1)
+        put(demo.create_group("obs"), "eef", np.ones((length, 3)))
+    put(root.create_group("mask"), "train", ["demo_0", "demo_2"])
+    _close(root)
+    lengths = {"demo_0": 3, "demo_2": 5, "demo_12": 4}
+    return {f"data/{demo}{below}": [length] for demo, length in lengths.items() for below in ("", "/obs")} | {
+        "data": []
+    }
+
+
+def minari(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    for number, length in enumerate((4, 6)):
+        episode = root.create_group(f"episode_{number}")
+        put(episode, "actions", np.zeros((length, 2), "f4"))
+        put(episode, "rewards", np.zeros(length))
+        put(episode, "terminations", np.zeros(length, bool))
+        put(episode.create_group("infos"), "success", np.zeros(length, bool))
+        # one observation more than actions
+        put(episode, "observations", np.zeros((length + 1, 3)))
+        episode.attrs["total_steps"] = length
+    _close(root)
+    return {"episode_0": [4], "episode_0/infos": [4], "episode_1": [6], "episode_1/infos": [6]}
+
+
+def anndata(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    root.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+    obs = root.create_group("obs")
+    obs.attrs.update({"encoding-type": "dataframe", "_index": "_index", "column-order": ["n_genes", "leiden"]})
+    put(obs, "_index", [f"cell{i}" for i in range(5)])
+    put(obs, "n_genes", np.arange(5))
+    leiden = obs.create_group("leiden")
+    leiden.attrs.update({"encoding-type": "categorical", "ordered": False})
+    put(leiden, "codes", np.array([0, 1, 1, 0, 1], "i1"))
+    put(leiden, "categories", ["a", "b"])
+    var = root.create_group("var")
+    put(var, "_index", [f"gene{i}" for i in range(3)])
+    put(var, "mean", np.zeros(3))
+    matrix = root.create_group("X")
+    matrix.attrs.update({"encoding-type": "csr_matrix", "shape": [5, 3]})
+    put(matrix, "data", np.ones(4, "f4"))
+    put(matrix, "indices", np.array([0, 1, 2, 0]))
+    put(matrix, "indptr", np.array([0, 1, 2, 3, 4, 4]))
+    put(root.create_group("layers"), "counts", np.ones((5, 3)))
+    put(root.create_group("obsm"), "pca", np.ones((5, 2)))
+    _close(root)
+    return {"layers": [5], "obsm": [5], "obs": [5], "var": [3]}
+
+
+def nwb(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    put(root, "session_start_time", np.array("2020-01-01") if form == "zarr" else "2020-01-01")
+    series = root.create_group("acquisition").create_group("ecephys").create_group("lfp")
+    put(series, "data", np.zeros((20, 4), "f4"))
+    put(series, "timestamps", np.arange(20.0))
+    trials = root.create_group("intervals").create_group("trials")
+    put(trials, "start_time", np.arange(3.0))
+    put(trials, "stop_time", np.arange(3.0) + 1)
+    put(trials, "outcome", ["hit", "miss", "hit"])
+    _close(root)
+    return {"acquisition/ecephys/lfp": [20], "intervals/trials": [3]}
+
+
+def ome_zarr(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    axes = [{"name": name} for name in "tcyx"]
+    datasets = [{"path": "0"}, {"path": "1"}]
+    multiscales = [{"version": "0.4", "axes": axes, "datasets": datasets}]
+    put(root, "0", np.zeros((2, 3, 8, 8), "u2"))
+    put(root, "1", np.zeros((2, 3, 4, 4), "u2"))
+    labels = root.create_group("labels").create_group("nuclei")
+    put(labels, "0", np.zeros((8, 8), "i4"))
+    if form == "zarr":
+        root.attrs["multiscales"] = multiscales
+        labels.attrs["multiscales"] = [{"version": "0.4", "axes": axes[2:], "datasets": datasets[:1]}]
+    _close(root)
+    return {}
+
+
+def splits(path: Path, form: str) -> dict[str, list[int]]:
+    root = group_of(path, form)
+    for name, length in (("train", 8), ("test", 3)):
+        split = root.create_group(name)
+        put(split, "x", np.zeros((length, 4, 4), "u1"))
+        put(split, "y", np.arange(length))
+    _close(root)
+    return {"train": [8], "test": [3]}
+
+
+def _close(root: Any) -> None:
+    if isinstance(root, h5py.File):
+        root.close()
+
+
+FIELDS = {
+    "robomimic": robomimic,
+    "minari": minari,
+    "anndata": anndata,
+    "nwb": nwb,
+    "ome-zarr": ome_zarr,
+    "splits": splits,
+}
+OF_FIELDS = pytest.mark.parametrize("field", list(FIELDS.values()), ids=list(FIELDS))
+
+
+@pytest.mark.filterwarnings("ignore:.*the dim is called:UserWarning")
+class TestHierarchiesOfTheFields:
+    @OF_FIELDS
+    @FORMATS
+    def test_each_node_has_its_own_batch_and_the_doors_agree(self, tmp_path, field, form):
+        expected = field(tmp_path / "store", form)
+        with open_tree(tmp_path / "store") as dt:
+            td = dt.td.to_tensordict()
+            found = batches(td)
+            assert {key: found.get(key) for key in expected} == expected
+            for key, sizes in expected.items():
+                assert list(dt[key].td.batch_size) == sizes
+            assert_tree_keeps_the_law(tmp_path / "store", dt)
+
+    @OF_FIELDS
+    @FORMATS
+    def test_groups_and_nodes_have_the_same_names(self, tmp_path, field, form):
+        field(tmp_path / "store", form)
+        groups = xr.open_groups(tmp_path / "store", engine="tensordict")
+        with open_tree(tmp_path / "store") as dt:
+            assert set(groups) == {node.path for node in dt.subtree}
+            for path, ds in groups.items():
+                assert set(ds.variables) == set(dt[path].to_dataset(inherit=False).variables)
+        for ds in groups.values():
+            ds.close()
+
+    @OF_FIELDS
+    @LAYOUTS
+    @FORMATS
+    def test_a_tree_that_is_written_comes_back(self, tmp_path, field, form, layout):
+        field(tmp_path / "store", form)
+        with open_tree(tmp_path / "store") as dt:
+            for suffix in ("zarr", "h5"):
+                target = tmp_path / f"copy.{suffix}"
+                getattr(dt.td, f"to_{suffix}")(target, layout=layout)
+                with open_tree(target) as again:
+                    xr.testing.assert_identical(again.load(), dt.load())
+                    assert_same_tensordict(again.td.to_tensordict(), dt.td.to_tensordict())
+                    assert_tree_keeps_the_law(target, again)
+
+    @OF_FIELDS
+    def test_bare_libraries_read_what_is_written_for_them(self, tmp_path, field):
+        expected = field(tmp_path / "store", "zarr")
+        with open_tree(tmp_path / "store") as dt:
+            dt.td.to_zarr(tmp_path / "for-tensordict.zarr")
+            dt.td.to_zarr(tmp_path / "for-xarray.zarr", layout="xarray")
+            bare = TensorDict.from_zarr(tmp_path / "for-tensordict.zarr")
+            ours = dt.td.to_tensordict()
+            for key, sizes in expected.items():
+                assert list(bare[tuple(key.split("/"))].batch_size) == sizes
+                for name, value in ours[tuple(key.split("/"))].items():
+                    if isinstance(value, torch.Tensor):
+                        assert torch.equal(bare[(*key.split("/"), name)], value)
+            with xr.open_datatree(tmp_path / "for-xarray.zarr", engine="zarr") as plain:
+                for node in dt.subtree:
+                    for name, variable in node.to_dataset(inherit=False).variables.items():
+                        if variable.dtype.kind in "biuf":
+                            assert plain[node.path][name].dims == variable.dims
+                            np.testing.assert_array_equal(plain[node.path][name], variable)
+
+    @OF_FIELDS
+    def test_the_text_names_every_node_with_its_batch(self, tmp_path, field):
+        expected = field(tmp_path / "store", "h5")
+        with open_tree(tmp_path / "store") as dt:
+            text = repr(dt.td)
+        for key, sizes in expected.items():
+            assert f"/{key}: batch ({'none' if not sizes else ''}" in text
+
+    def test_nothing_is_read_on_opening(self, tmp_path):
+        robomimic(tmp_path / "store", "zarr")
+        with open_tree(tmp_path / "store") as dt:
+            repr(dt.td)
+            flat = dt.td.to_dataset()
+            loaded = [node.path for node in dt.subtree for v in node.variables.values() if v._in_memory]
+            assert loaded == []
+            assert not any(v._in_memory for v in flat.variables.values())
+
+    def test_a_subtree_is_a_tree(self, tmp_path):
+        robomimic(tmp_path / "store", "h5")
+        with open_tree(tmp_path / "store") as dt, open_tree(tmp_path / "store", group="data") as data:
+            assert_same_tensordict(dt["data"].td.to_tensordict(), data.td.to_tensordict())
+            assert_same_tensordict(dt["data"].td.to_tensordict(), dt.td.to_tensordict()["data"])
+            demo = dt["data/demo_2"].td.to_dataset()
+            assert set(demo.variables) == {"actions", "dones", "obs/eef"}
+            assert dict(demo.sizes) == {"batch_0": 5, "dim_2": 2, "dim_3": 3}
+            dt["data/demo_2"].td.to_zarr(tmp_path / "demo.zarr")
+        assert TensorDict.from_zarr(tmp_path / "demo.zarr")["obs"].batch_size == (5,)
+
+
+# -- the corpora -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*(left out|the dim is called):UserWarning")
+@pytest.mark.parametrize("name", list(corpus.real_stores()))
+def test_real_stores_are_one_store_as_a_tree_and_through_both_doors(name):
+    with open_tree(corpus.REAL / name) as dt:
+        assert_tree_keeps_the_law(corpus.REAL / name, dt)
+
+
+# -- what DataTrees refuse ---------------------------------------------------------------------------------------------
+
+
+class TestWhatATreeCannotHold:
+    @FORMATS
+    def test_another_index_than_that_of_the_group_above_gets_a_dim_of_its_own(self, tmp_path, form):
+        path = tmp_path / "store"
+        write = (
+            xr.Dataset.to_zarr
+            if form == "zarr"
+            else (lambda ds, path, **kw: ds.to_netcdf(path, engine="h5netcdf", **kw))
+        )
+        write(xr.Dataset({"a": ("time", np.ones(3))}, coords={"time": [0, 1, 2]}), path)
+        write(xr.Dataset({"b": ("time", np.ones(3))}, coords={"time": [10, 11, 12]}), path, group="x", mode="a")
+        write(xr.Dataset({"c": ("time", np.ones(3))}, coords={"time": [10, 11, 12]}), path, group="x/below", mode="a")
+        write(xr.Dataset({"d": ("time", np.ones(3))}), path, group="same", mode="a")
+        with pytest.warns(
+            UserWarning, match=r"coordinate 'time' of '/x' differs from that of the group above.*'time_x'"
+        ):
+            dt = open_tree(path)
+        with dt:
+            assert dt["x"].b.dims == dt["x/below"].c.dims == ("time_x",)
+            assert dt["x"].coords["time"].values.tolist() == [10, 11, 12]
+            assert dt["same"].coords["time"].values.tolist() == [0, 1, 2], "it is inherited"
+            assert dt["x"].td.batch_size == (3,)
+        groups = xr.open_groups(path, engine="tensordict")
+        assert groups["/x"].b.dims == ("time",), "a dict of Datasets can hold it"
+        for ds in groups.values():
+            ds.close()
+
+    @FORMATS
+    def test_another_size_than_that_of_the_group_above_gets_a_dim_of_its_own(self, tmp_path, form):
+        root = group_of(tmp_path / "store", form)
+        keywords = {"dimension_names": ("time",)}
+        if form == "zarr":
+            root.create_array("a", data=np.ones(3), **keywords)
+            root.create_array("x/b", data=np.ones(5), **keywords)
+            root.create_array("x/time", data=np.arange(5), **keywords)
+        else:
+            root["a"], root["x/b"] = np.ones(3), np.ones(5)
+            for array in (root["a"], root["x/b"]):
+                array.dims[0].label = "time"
+            root.close()
+        with pytest.warns(UserWarning, match="'x/b' has size 5 along 'time'.*called 'time_5'"):
+            dt = open_tree(tmp_path / "store")
+        assert dt["x"].b.dims == ("time_5",)
+        if form == "zarr":
+            assert "time" in dt["x"].coords
+        dt.close()
+
+    def test_coordinates_of_the_group_above_are_inherited(self, tmp_path):
+        parent = xr.Dataset({"a": ("time", np.ones(3))}, coords={"time": [5, 6, 7]})
+        child = xr.Dataset({"b": (("time", "f"), np.ones((3, 2)))})
+        tree = xr.DataTree.from_dict({"/": parent, "/x": child})
+        tree.td.to_zarr(tmp_path / "store")
+        with open_tree(tmp_path / "store") as dt:
+            assert dt["x"].coords["time"].values.tolist() == [5, 6, 7]
+            assert set(dt["x"].td.to_dataset().variables) == {"b", "time"}
+            assert dt["x"].td.to_tensordict()["time"].tolist() == [5, 6, 7]
+            assert set(dt.td.to_tensordict()["x"].keys()) == {"b"}, "each entry once"
+            assert zarr.open_group(tmp_path / "store", mode="r")["x"].members()[0][0] == "b"
+
+
+# -- the batch that the caller chooses ---------------------------------------------------------------------------------
+
+
+class TestBatchDimsOfTrees:
+    @pytest.fixture
+    def ragged(self, tmp_path: Path) -> Path:
+        robomimic(tmp_path / "store", "h5")
+        return tmp_path / "store"
+
+    @pytest.fixture
+    def agents(self) -> xr.DataTree:
+        return xr.DataTree.from_dict(
+            {
+                "/": xr.Dataset({"a": (("time", "f"), np.ones((4, 2)))}),
+                "/x": xr.Dataset({"b": (("time", "agent", "f"), np.ones((4, 3, 2)))}),
+            }
+        )
+
+    @pytest.mark.parametrize(("given", "name"), [("time", "time"), (["time"], "time"), (1, "batch_0")])
+    def test_are_given_to_each_group_where_they_have_no_common_one(self, ragged, given, name):
+        with open_tree(ragged, batch_dims=given) as dt:
+            assert dt["data/demo_2"].actions.dims == (name, "dim_2")
+            assert dt["data/demo_2/obs"].eef.dims == (name, "dim_3")
+            assert batches(dt.td.to_tensordict())["data/demo_12/obs"] == [4]
+            assert_tree_keeps_the_law(ragged, dt, batch_dims=given)
+
+    def test_for_one_call_go_by_the_dims_of_the_nodes(self, ragged):
+        with open_tree(ragged) as dt:
+            assert_same_tensordict(dt.td.to_tensordict("batch_0"), dt.td.to_tensordict())
+            assert dt["data/demo_2/obs"].td.to_tensordict(2).batch_size == (5, 3)
+            with pytest.raises(ValueError, match="no dim 'step'"):
+                dt.td.to_tensordict("step")
+
+    def test_of_one_call_are_those_of_the_tree_and_not_of_the_flat_view(self, agents):
+        td = agents.td.to_tensordict(["time", "agent"])
+        assert batches(td) == {"": [4, 3], "x": [4, 3]}
+        assert td["a"].shape == (4, 3, 2), "broadcast by name"
+
+    @pytest.mark.parametrize("given", [["time", "agent"], "time", 1, 0])
+    @LAYOUTS
+    @FORMATS
+    def test_hold_through_conversion_and_writing(self, tmp_path, agents, given, form, layout):
+        getattr(agents.td, f"to_{form}")(tmp_path / "store")
+        with open_tree(tmp_path / "store", batch_dims=given) as dt:
+            expected = agents.td.to_tensordict(given)
+            assert_same_tensordict(dt.td.to_tensordict(), expected)
+            assert_tree_keeps_the_law(tmp_path / "store", dt, batch_dims=given)
+            getattr(dt.td, f"to_{form}")(tmp_path / "again", layout=layout)
+        with open_tree(tmp_path / "again") as again:
+            assert_same_tensordict(again.td.to_tensordict(), expected)
+
+    def test_that_one_group_contradicts_are_told_and_that_all_do_are_an_error(self, tmp_path):
+        root = group_of(tmp_path / "store", "zarr")
+        put(root, "good/x", np.zeros((4, 2)))
+        put(root, "good/y", np.zeros((4, 2)))
+        put(root, "odd/mean", np.zeros((2, 2)))
+        put(root, "odd/std", np.zeros((3, 2)))
+        with pytest.warns(UserWarning, match=r"group '/odd' do not share their first 1 axes.*has no batch"):
+            dt = open_tree(tmp_path / "store", batch_dims=1)
+        assert batches(dt.td.to_tensordict())["good"] == [4]
+        dt.close()
+        with pytest.raises(ValueError, match="has no dim 'time'"):
+            xr.DataTree.from_dict(
+                {"/a": xr.Dataset({"x": ("s", np.ones(3))}), "/b": xr.Dataset({"x": ("t", np.ones(2))})}
+            ).td.to_tensordict("time")
+
+    def test_are_refused_for_a_flat_view_in_which_groups_have_several_sizes_of_them(self, tmp_path):
+        demos = {f"/demo_{n}": xr.Dataset({"x": (("time", "f"), np.ones((n, 2)))}) for n in (3, 5)}
+        xr.DataTree.from_dict(demos).td.to_zarr(tmp_path / "store")
+        with pytest.raises(ValueError, match=r"3 in '/demo_3', 5 in '/demo_5'.*open_datatree"):
+            xr.open_dataset(tmp_path / "store", engine="tensordict", batch_dims="time")
+
+    def test_of_no_dims_hold_below(self):
+        ds = xr.Dataset({"a": ("time", np.ones(3)), "x/b": ("time", np.ones(3))}).td.set_batch_dims([])
+        assert batches(ds.td.to_tensordict()) == {"": [], "x": []}
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def runs(length: int = 3, first: float = 0.0) -> xr.DataTree:
+    rows = first + np.arange(length * 2.0).reshape(length, 2)
+    return xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset({"a": (("time", "f"), rows), "scale": ("f", [1.0, 2.0])}, attrs={"title": "runs"}),
+            "/next": xr.Dataset(
+                {"a": (("time", "f"), rows + 1), "label": ("time", np.array([f"r{i}" for i in rows[:, 0]], object))}
+            ),
+        }
+    )
+
+
+class TestWriting:
+    @LAYOUTS
+    @FORMATS
+    def test_modes(self, tmp_path, form, layout):
+        path = tmp_path / "store"
+        write = lambda tree, **kw: getattr(tree.td, f"to_{form}")(path, layout=layout, **kw)  # noqa: E731
+        write(runs())
+        with pytest.raises(FileExistsError):
+            write(runs(), mode="w-")
+        write(runs(2), mode="w")
+        with open_tree(path) as dt:
+            assert dt.td.batch_size == (2,)
+        write(xr.DataTree.from_dict({"/extra": xr.Dataset({"z": ("time", np.ones(2))})}), mode="a")
+        with open_tree(path) as dt:
+            assert set(dt.children) == {"next", "extra"}
+            np.testing.assert_array_equal(dt["next"].a, runs(2)["next"].a)
+            assert dt.attrs["title"] == "runs"
+
+    @LAYOUTS
+    @FORMATS
+    def test_into_a_group(self, tmp_path, form, layout):
+        getattr(runs().td, f"to_{form}")(tmp_path / "store", layout=layout, group="one/two")
+        with open_tree(tmp_path / "store", group="one/two") as dt:
+            xr.testing.assert_identical(dt.load(), runs())
+        with open_tree(tmp_path / "store") as dt:
+            assert dt["one/two/next"].a.shape == (3, 2)
+
+    @LAYOUTS
+    def test_append_and_region(self, tmp_path, layout):
+        path = tmp_path / "store"
+        runs().td.to_zarr(path, layout=layout)
+        runs(2, 100.0).td.to_zarr(path, layout=layout, append_dim="time")
+        with open_tree(path) as dt:
+            assert dt.td.batch_size == (5,)
+            np.testing.assert_array_equal(dt["next"].a[3:], runs(2, 100.0)["next"].a)
+            assert dt["next"].label.values.tolist() == [
+                *runs()["next"].label.values,
+                *runs(2, 100.0)["next"].label.values,
+            ]
+            assert_tree_keeps_the_law(path, dt)
+        part = runs(2, 50.0)
+        part.td.to_zarr(path, layout=layout, region={"time": slice(1, 3)})
+        with open_tree(path) as dt:
+            np.testing.assert_array_equal(dt["next"].a[1:3], part["next"].a)
+            np.testing.assert_array_equal(dt.a[[0, 3, 4], 0], [0.0, 100.0, 102.0])
+
+    @LAYOUTS
+    @FORMATS
+    def test_later(self, tmp_path, form, layout):
+        path = tmp_path / "store"
+        delayed = getattr(runs().chunk({"time": 2}).td, f"to_{form}")(path, layout=layout, compute=False)
+        delayed.compute()
+        with open_tree(path) as dt:
+            xr.testing.assert_identical(dt.load(), runs())
+
+    @FORMATS
+    def test_with_encoding_by_path(self, tmp_path, form):
+        chunks = {"chunks": (1, 2)} if form == "zarr" else {"chunksizes": (1, 2)}
+        getattr(runs().td, f"to_{form}")(tmp_path / "store", encoding={"next/a": chunks})
+        with open_tree(tmp_path / "store") as dt:
+            found = dt["next"].a.encoding
+            assert (found.get("chunks") or found.get("chunksizes")) == (1, 2)
+        with pytest.raises(ValueError, match="no variable 'nowhere/a'"):
+            getattr(runs().td, f"to_{form}")(tmp_path / "other", encoding={"nowhere/a": chunks})
+        assert not (tmp_path / "other").exists()
+
+    def test_what_a_tree_cannot_be_written_with_is_refused_by_name(self, tmp_path):
+        with pytest.raises(TypeError, match="append_dim"):
+            runs().td.to_h5(tmp_path / "store", append_dims="time")
+
+    def test_over_the_store_that_it_reads_from(self, tmp_path):
+        runs().td.to_zarr(tmp_path / "store")
+        with open_tree(tmp_path / "store") as dt:
+            xr.map_over_datasets(lambda ds: ds.assign(a=ds.a * 2), dt).td.to_zarr(tmp_path / "store", mode="w")
+        with open_tree(tmp_path / "store") as dt:
+            assert dt["next"].label.values.tolist() == runs()["next"].label.values.tolist()
+            np.testing.assert_array_equal(dt["next"].a, runs()["next"].a * 2)
+
+    def test_hdf5_for_bare_tensordict(self, tmp_path):
+        demos = {f"/demo_{n}": xr.Dataset({"x": (("time", "f"), np.full((n, 2), n))}) for n in (3, 5)}
+        xr.DataTree.from_dict(demos).td.to_h5(tmp_path / "store.h5")
+        bare = PersistentTensorDict.from_h5(tmp_path / "store.h5")
+        assert bare["demo_5", "x"].shape == (5, 2)
+        bare.close()
+
+    def test_nested_batch_sizes_of_tensordict_come_back(self, tmp_path):
+        td = TensorDict({"x": torch.rand(4, 2), "agents": TensorDict({"obs": torch.rand(4, 3, 5)}, [4, 3])}, [4])
+        td.to_zarr(tmp_path / "store")
+        with open_tree(tmp_path / "store") as dt:
+            assert_same_tensordict(dt.td.to_tensordict(), td)
+            assert dt["agents"].td.batch_size == (4, 3)
+            dt.td.to_zarr(tmp_path / "again")
+        assert TensorDict.from_zarr(tmp_path / "again")["agents"].batch_size == (4, 3)
