@@ -12,7 +12,7 @@ import xarray as xr
 from .record import infer_dataset, set_record_if_needed
 from .trees import flatten
 
-_ENDS = ("episode_ends", "meta/episode_ends", "../meta/episode_ends")
+_ENDS = ("episode_ends", "meta/episode_ends", "data/episode_ends", "../meta/episode_ends")
 """Where replay buffers keep the row behind each episode (diffusion policy: ``meta/episode_ends``)."""
 
 _NUMBERS = ("episode", "episode_index", "collector/traj_ids")
@@ -48,8 +48,8 @@ class Table:
 
 
 def holds_table(dt: xr.DataTree) -> bool:
-    """Whether the groups of a node are those of one replay buffer."""
-    return _find(dt, _ENDS) is not None
+    """Whether a node is one table, and the groups in it are entries of its rows or parts of one replay buffer."""
+    return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
 
 
 def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] = ()) -> Table:

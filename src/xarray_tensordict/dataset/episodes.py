@@ -167,8 +167,15 @@ def _with_single_values(episode: _Episode, dim: str, unbatched: Unbatched, left_
 def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
     """The same values for each row, lazily: nothing is read."""
     held = variable.to_base_variable() if variable.chunks is not None else variable.to_base_variable().chunk()
+    if held.dtype.hasobject:
+        # dask reads one object as a fixed-length string, and joining cuts longer ones to the first one's length (measured)
+        held = xr.Variable(held.dims, held.data.map_blocks(_as_objects, dtype=object), held.attrs, held.encoding)
     repeated: xr.Variable = held.set_dims({dim: size, **dict(zip(held.dims, held.shape, strict=True))})
     return repeated
+
+
+def _as_objects(values: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(values, dtype=object)
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -203,8 +210,8 @@ def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:
         for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
             has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
             raise ValueError(
-                f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening, or "
-                f"say what its rows are with fill_value={{{entry!r}: ...}}"
+                f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
+                f"takes groups that are no episodes too), or say what its rows are with fill_value={{{entry!r}: ...}}"
             )
         for label, variable in part.variables.items():
             _check_variable(str(label), variable, first.variables[label], name, first_name)

@@ -1,0 +1,482 @@
+"""Episodes of different lengths as one Dataset: from groups, and from one table, with every row where it belongs."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from xarray_tensordict import open_persistent
+from xarray_tensordict.testing import assert_same_tensordict
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*Zarr format 3.*", "ignore:.*does not have a Zarr V3 specification.*")
+
+LENGTHS = {"demo_0": 3, "demo_2": 5, "demo_12": 4}
+
+
+def demo(number: int, length: int) -> xr.Dataset:
+    rows = np.arange(length) + 100.0 * number
+    return xr.Dataset(
+        {
+            "actions": (("time", "act"), rows[:, None] + [0.25, 0.5]),
+            "done": ("time", np.arange(length) == length - 1),
+            "word": ("time", np.array([f"{number}:{row}" for row in range(length)], object)),
+            "when": ("time", (np.arange(length) + number).astype("M8[D]").astype("M8[ns]")),
+        },
+        attrs={"num_samples": length, "env": "Lift", "model": "<xml/>" * 100 + str(number)},
+    )
+
+
+def tree(lengths: dict[str, int] = LENGTHS, **more: Any) -> xr.DataTree:
+    nodes: dict[str, xr.Dataset] = {}
+    for name, length in sorted(lengths.items()):
+        ds = demo(int(name.rpartition("_")[2]), length)
+        nodes[f"/data/{name}"] = ds.assign({key: make(ds) for key, make in more.items()})
+        nodes[f"/data/{name}/obs"] = xr.Dataset(
+            {"eef": (("time", "xyz"), np.full((length, 3), ds.actions[:1, :1] * 2))}
+        )
+    return xr.DataTree.from_dict(nodes)
+
+
+def written(dt: xr.DataTree, path: Path) -> Path:
+    dt.td.to_zarr(path) if path.suffix == ".zarr" else dt.td.to_h5(path)
+    return path
+
+
+def open_tree(path: Path, **keywords: Any) -> xr.DataTree:
+    return xr.open_datatree(path, engine="tensordict", **keywords)
+
+
+SUFFIXES = pytest.mark.parametrize("suffix", [".zarr", ".h5"])
+
+
+class TestGroups:
+    @SUFFIXES
+    @pytest.mark.parametrize(
+        "keywords", [{}, {"chunks": {}}, {"chunks": {"time": 2}}], ids=["as-is", "chunks", "chunks-of-2"]
+    )
+    @pytest.mark.filterwarnings("ignore:.*separate the stored chunks")
+    def test_are_joined_lazily_in_natural_order(self, tmp_path, suffix, keywords):
+        with open_tree(written(tree(), tmp_path / f"demos{suffix}"), **keywords) as dt:
+            ds = dt["data"].td.concat("time", index="episode")
+            assert {name for name, v in ds.data_vars.items() if v.chunks is None} == set()
+            assert not any(v._in_memory for node in dt.subtree for v in node.to_dataset().variables.values())
+            assert ds["episode"].values.tolist() == [0] * 3 + [1] * 5 + [2] * 4
+            assert ds["step"].values.tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 3]
+            assert ds["episode"].attrs["names"] == ["demo_0", "demo_2", "demo_12"]
+            assert ds.actions.chunks[0] == ((2, 1, 2, 2, 1, 2, 2) if keywords.get("chunks") else (3, 5, 4))
+            assert (ds.td.batch_dims, ds.td.batch_size) == (("time",), (12,))
+            expected = [demo(number, length) for number, length in ((0, 3), (2, 5), (12, 4))]
+            for name in expected[0]:
+                np.testing.assert_array_equal(ds[name], np.concatenate([part[name] for part in expected]))
+            assert ds["obs/eef"][3:8].values.tolist() == [[400.5] * 3] * 5
+
+    @SUFFIXES
+    def test_attributes_that_all_share_are_kept_and_short_ones_that_differ_are_listed(self, tmp_path, suffix):
+        with open_tree(written(tree(), tmp_path / f"demos{suffix}")) as dt:
+            ds = dt["data"].td.concat("time")
+            assert ds.attrs == {"env": "Lift"}
+            assert ds["episode"].attrs == {"names": ["demo_0", "demo_2", "demo_12"], "num_samples": [3, 5, 4]}
+
+    @SUFFIXES
+    def test_what_is_joined_is_written_and_read_through_both_doors(self, tmp_path, suffix):
+        with open_tree(written(tree(success=lambda ds: ds.done.any()), tmp_path / f"demos{suffix}")) as dt:
+            ds = dt["data"].td.concat("time")
+            expected = ds.td.to_tensordict()
+            for target in (tmp_path / "joined.zarr", tmp_path / "joined.h5"):
+                ds.td.to_zarr(target) if target.suffix == ".zarr" else ds.td.to_h5(target)
+                with xr.open_dataset(target, engine="tensordict") as again:
+                    xr.testing.assert_identical(again.load(), ds.compute())
+                    assert_same_tensordict(again.td.to_tensordict(), expected)
+                with open_persistent(target) as ptd:
+                    assert_same_tensordict(ptd.to_tensordict(), expected)
+        bare = TensorDict.from_zarr(tmp_path / "joined.zarr")
+        assert bare.batch_size == (12,)
+        assert torch.equal(bare["obs", "eef"], expected["obs", "eef"])
+        assert torch.equal(bare["episode"], expected["episode"])
+
+    def test_other_names(self):
+        ds = tree()["data"].td.concat("row", index="demo", step="t")
+        assert set(ds.coords) == {"demo", "t"}
+        assert ds.sizes["row"] == 12
+
+    @pytest.mark.parametrize("taken", ["episode", "step"])
+    def test_that_have_a_variable_of_that_name_are_refused(self, taken):
+        dt = tree(**{taken: lambda ds: ds.done})
+        with pytest.raises(ValueError, match=f"'/data/demo_0' has a variable '{taken}' already; choose another name"):
+            dt["data"].td.concat("time")
+
+    def test_the_name_of_a_feature_dim_is_refused(self):
+        with pytest.raises(ValueError, match="'act' is the name of something else than the batch there"):
+            tree()["data"].td.concat("act")
+
+    @SUFFIXES
+    def test_single_values_become_one_for_each_row(self, tmp_path, suffix):
+        dt = tree(success=lambda ds: ds.done.any() & (ds.sizes["time"] > 3), score=lambda ds: ds.actions.max())
+        for node in dt["data"].children.values():
+            node["task"] = f"task of {node.name}"
+        with open_tree(written(dt, tmp_path / f"demos{suffix}")) as opened:
+            ds = opened["data"].td.concat("time")
+            assert ds["success"].values.tolist() == [False] * 3 + [True] * 9
+            assert ds["score"].values.tolist() == [2.5] * 3 + [204.5] * 5 + [1203.5] * 4
+            assert (
+                ds["task"].values.tolist() == ["task of demo_0"] * 3 + ["task of demo_2"] * 5 + ["task of demo_12"] * 4
+            )
+            assert ds["success"].chunks is not None
+
+    def test_arrays_of_single_episodes_are_left_out_by_name_or_repeated(self):
+        dt = tree(start=lambda ds: xr.Variable("joint", ds.actions.values[0]))
+        with pytest.warns(UserWarning, match=r"without \['start'\].*unbatched='expand'.*dt\['demo_0'\]"):
+            assert "start" not in dt["data"].td.concat("time")
+        ds = dt["data"].td.concat("time", unbatched="expand")
+        assert ds["start"].dims == ("time", "joint")
+        assert ds["start"][:, 0].values.tolist() == [0.25] * 3 + [200.25] * 5 + [1200.25] * 4
+        with pytest.raises(ValueError, match="unbatched: expected"):
+            dt["data"].td.concat("time", unbatched="keep")
+
+    def test_coordinates_of_features_stay_as_they_are_and_must_be_equal(self):
+        dt = tree()
+        for node in dt["data"].children.values():
+            node.coords["act"] = ["x", "y"]
+        ds = dt["data"].td.concat("time")
+        assert ds.coords["act"].dims == ("act",)
+        assert ds["act"].values.tolist() == ["x", "y"]
+        dt["data/demo_2"].coords["act"] = ["y", "x"]
+        with pytest.raises(ValueError, match="'act' differs between the episodes 'demo_0' and 'demo_2'"):
+            dt["data"].td.concat("time")
+
+    def test_an_index_of_rows_becomes_one_of_all_rows(self):
+        dt = tree()
+        for node in dt["data"].children.values():
+            node.coords["time"] = np.arange(node.sizes["time"]) * 0.1
+        ds = dt["data"].td.concat("time")
+        np.testing.assert_allclose(ds["time"], ds["step"] * 0.1)
+
+    def test_that_lack_a_variable_are_refused_by_name_or_filled(self):
+        nodes = {"/demo_0": demo(0, 3), "/demo_2": demo(2, 2).drop_vars("actions")}
+        with pytest.raises(ValueError, match=r"'actions' is in episode 'demo_0' and not in 'demo_2'.*fill_value"):
+            xr.DataTree.from_dict(nodes).td.concat("time")
+        ds = xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"actions": np.nan})
+        assert np.isnan(ds["actions"][3:]).all()
+        assert ds["actions"][:3, 0].values.tolist() == [0.25, 1.25, 2.25]
+        assert ds["actions"].chunks[0] == (3, 2)
+        with pytest.raises(ValueError, match="no episode has a variable 'nothing'"):
+            xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"nothing": 0})
+        nodes = {"/demo_0": demo(0, 3), "/demo_2": demo(2, 2).drop_vars("done")}
+        with pytest.raises(ValueError, match="'done' has dtype bool, which cannot hold nan"):
+            xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"done": np.nan})
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda ds: ds.assign(actions=ds.actions.astype("f4")),
+            lambda ds: ds.isel(act=[0]),
+            lambda ds: ds.rename(act="other"),
+        ],
+        ids=["dtype", "feature size", "feature name"],
+    )
+    def test_that_differ_in_more_than_length_are_refused_by_group_and_variable(self, change):
+        nodes = {"/demo_0": demo(0, 3), "/demo_2": demo(2, 2), "/demo_12": change(demo(12, 4))}
+        with pytest.raises(ValueError, match=r"'actions' has dims .* in episode 'demo_0'.* in 'demo_12'"):
+            xr.DataTree.from_dict(nodes).td.concat("time")
+
+    @SUFFIXES
+    def test_without_rows_leave_a_gap_in_the_numbers(self, tmp_path, suffix):
+        dt = tree({"demo_0": 3, "demo_2": 0, "demo_12": 4})
+        with open_tree(written(dt, tmp_path / f"demos{suffix}")) as opened:
+            ds = opened["data"].td.concat("time")
+            assert ds["episode"].values.tolist() == [0] * 3 + [2] * 4
+            assert ds["episode"].attrs["names"] == ["demo_0", "demo_2", "demo_12"]
+            assert ds["word"].values.tolist()[3:] == ["12:0", "12:1", "12:2", "12:3"]
+
+    @SUFFIXES
+    def test_whose_feature_sizes_equal_their_length_are_no_exception(self, tmp_path, suffix):
+        """Without names, an episode of 4 rows of 4 numbers could be taken for a batch of 4 by 4."""
+        path = tmp_path / f"raw{suffix}"
+        root: Any = zarr.open_group(path, mode="w") if suffix == ".zarr" else h5py.File(path, "w")
+        for name, length in (("a_1", 4), ("a_2", 6)):
+            for entry, shape in (("x", (4,)), ("y", (4, 2))):
+                root.create_group(name) if name not in root else None
+                values = np.full((length, *shape), float(length))
+                root[name].create_array(entry, data=values) if suffix == ".zarr" else root[name].create_dataset(
+                    entry, data=values
+                )
+        root.close() if suffix == ".h5" else None
+        with open_tree(path) as dt:
+            ds = dt.td.concat("time")
+            assert ds.y.dims == ("time", "dim_4", "dim_2")
+            assert ds.x[:, 0].values.tolist() == [4.0] * 4 + [6.0] * 6
+
+    def test_beside_groups_without_a_batch_are_joined_and_those_are_told(self):
+        odd = xr.Dataset({"mean": ("feature", [1.0, 2.0]), "std": ("channel", [1.0, 2.0, 3.0])})
+        dt = xr.DataTree.from_dict(
+            {"/demo_1": demo(1, 2), "/stats": odd, "/mask": xr.Dataset({"train": ("n", ["demo_1"])})}
+        )
+        with pytest.warns(UserWarning, match="groups without a batch are no episodes: 'stats'"):
+            assert dt.td.concat("time").sizes["time"] == 2
+
+    def test_are_looked_for_and_pointed_at(self):
+        with pytest.raises(ValueError, match=r"holds no episodes.*There are some in 'data': dt\['data'\].td.concat"):
+            tree().td.concat("time")
+
+
+# -- one table ---------------------------------------------------------------------------------------------------------
+
+
+def table(**more: Any) -> xr.Dataset:
+    fields = {"state": (("row", "f"), np.arange(20.0).reshape(10, 2)), "reward": ("row", np.arange(10.0))}
+    return xr.Dataset({**fields, **more})
+
+
+def cut(ds: xr.Dataset) -> dict[int, list[float]]:
+    """The rewards of each episode."""
+    groups: dict[int, list[float]] = {}
+    for number, reward in zip(ds["episode"].values.tolist(), ds["reward"].values.tolist(), strict=True):
+        groups.setdefault(number, []).append(reward)
+    return groups
+
+
+EPISODES = {0: [0.0, 1.0, 2.0, 3.0], 1: [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]}
+NUMBERS = np.array([0] * 4 + [1] * 6)
+FLAGS = np.isin(np.arange(10), [3, 9])
+
+
+class TestTables:
+    @SUFFIXES
+    @pytest.mark.parametrize("place", ["meta/episode_ends", "data/episode_ends"])
+    def test_of_diffusion_policy(self, tmp_path, suffix, place):
+        path = tmp_path / f"buffer{suffix}"
+        root: Any = zarr.open_group(path, mode="w") if suffix == ".zarr" else h5py.File(path, "w")
+        for name, values in {
+            "data/state": table().state,
+            "data/reward": table().reward,
+            place: np.array([4, 10]),
+        }.items():
+            root.create_array(name, data=np.asarray(values)) if suffix == ".zarr" else root.create_dataset(
+                name, data=values
+            )
+        root.close() if suffix == ".h5" else None
+        with open_tree(path) as dt:
+            for node in (dt, dt["data"]):
+                ds = node.td.concat("time")
+                assert cut(ds) == EPISODES
+                assert ds["step"].values.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]
+                assert set(ds.data_vars) == {"state", "reward"}
+                assert (ds.td.batch_dims, ds.td.batch_size) == (("time",), (10,))
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"episode_ends": ("n", [4, 10])},
+            {"episode_index": ("row", NUMBERS)},
+            {"episode": ("row", NUMBERS)},
+            {"collector/traj_ids": ("row", NUMBERS)},
+            {"terminals": ("row", np.isin(np.arange(10), [3])), "timeouts": ("row", np.isin(np.arange(10), [9]))},
+            {"terminals": ("row", FLAGS)},
+            {"next/done": (("row", "one"), FLAGS[:, None])},
+            {"dones": ("row", FLAGS.astype(int))},
+        ],
+        ids=lambda more: "+".join(more),
+    )
+    def test_as_a_dataset_or_as_a_tree(self, more):
+        ds = table(**more)
+        joined = ds.td.concat("time")
+        assert cut(joined) == EPISODES
+        assert joined["state"].dims == ("time", "f")
+        nested = {path: xr.Dataset() for path in ()}
+        for name, variable in ds.variables.items():
+            group, _, local = f"/{name}".rpartition("/")
+            nested[group or "/"] = nested.get(group or "/", xr.Dataset()).assign({local: variable})
+        xr.testing.assert_identical(xr.DataTree.from_dict(nested).td.concat("time"), joined)
+
+    @pytest.mark.parametrize(
+        "more",
+        [{"stop": ("n", [4, 10])}, {"traj": ("row", NUMBERS)}, {"last": ("row", FLAGS)}],
+        ids=["ends", "numbers", "flags"],
+    )
+    def test_cut_by_the_variable_that_is_named(self, more):
+        (name,) = more
+        with pytest.raises(ValueError, match="holds no episodes"):
+            table(**more).td.concat("time")
+        assert cut(table(**more).td.concat("time", by=name)) == EPISODES
+        with pytest.raises(ValueError, match="by: the dataset has no variable 'nothing'"):
+            table(**more).td.concat("time", by="nothing")
+
+    def test_keep_the_numbers_of_a_part(self):
+        """The episodes 7 and 5 of a LeRobot data set."""
+        ds = table(episode_index=("row", np.array([7] * 4 + [5] * 6))).td.concat("time")
+        assert cut(ds) == {7: EPISODES[0], 5: EPISODES[1]}
+
+    def test_whose_episodes_come_back_are_refused(self):
+        with pytest.raises(ValueError, match=r"episode 0 of 'episode_index' comes back in row 4.*sortby"):
+            table(episode_index=("row", np.array([0, 0, 1, 1, 0, 0, 2, 2, 2, 2]))).td.concat("time")
+
+    def test_rows_behind_the_last_end_are_no_episode_and_those_behind_the_last_flag_are_one(self):
+        assert cut(table(episode_ends=("n", [4, 6])).td.concat("time")) == {0: EPISODES[0], 1: [4.0, 5.0]}
+        assert cut(table(terminals=("row", np.arange(10) == 3)).td.concat("time")) == EPISODES
+
+    @pytest.mark.parametrize("ends", [[4, 11], [6, 4], []], ids=["too far", "descending", "none"])
+    def test_that_their_ends_do_not_fit_are_refused(self, ends):
+        with pytest.raises(ValueError, match="does not fit a table of 10 rows"):
+            table(episode_ends=("n", np.array(ends, int))).td.concat("time")
+
+    def test_stay_lazy(self, tmp_path):
+        table(episode_index=("row", NUMBERS)).td.to_zarr(tmp_path / "table.zarr")
+        with xr.open_dataset(tmp_path / "table.zarr", engine="tensordict") as ds:
+            joined = ds.td.concat("time")
+            assert not joined["state"].variable._in_memory
+        table(episode_index=("row", NUMBERS)).td.to_zarr(tmp_path / "chunked.zarr", chunks={"row": 5})
+        with xr.open_dataset(tmp_path / "chunked.zarr", engine="tensordict", chunks={}) as ds:
+            assert ds.td.concat("time")["state"].chunks == ((5, 5), (2,))
+
+    def test_that_were_joined_are_cut_again(self, tmp_path):
+        ds = tree()["data"].td.concat("time")
+        ds.td.to_zarr(tmp_path / "joined.zarr")
+        with xr.open_dataset(tmp_path / "joined.zarr", engine="tensordict") as again:
+            same = again.drop_vars("step").td.concat("time")
+            assert same["step"].values.tolist() == ds["step"].values.tolist()
+            assert same["episode"].values.tolist() == ds["episode"].values.tolist()
+
+
+# -- torchrl -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rl() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its binaries, and deprecations of tensordict
+        import torchrl.data
+
+        return torchrl.data
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+class TestSliceSampler:
+    @pytest.fixture(params=[".zarr", ".h5"])
+    def joined(self, request, tmp_path):
+        path = tmp_path / f"joined{request.param}"
+        ds = tree({"demo_0": 7, "demo_2": 11, "demo_12": 6})["data"].td.concat("time")
+        ds.td.to_zarr(path) if request.param == ".zarr" else ds.td.to_h5(path)
+        return path
+
+    def assert_slices_stay_in_one_episode(self, sampled: Any) -> None:
+        slices = sampled.reshape(-1, 4)
+        assert (slices["episode"] == slices["episode"][:, :1]).all()
+        assert (slices["step"].diff(dim=1) == 1).all()
+        number = torch.tensor([0, 2, 12])[slices["episode"]]
+        assert torch.equal(slices["actions"][..., 0], number * 100 + slices["step"] + 0.25)
+
+    def test_over_the_loaded_tensordict(self, joined, rl):
+        with xr.open_dataset(joined, engine="tensordict") as ds:
+            td = ds.td.to_tensordict()
+        sampler = rl.SliceSampler(slice_len=4, traj_key="episode")
+        buffer = rl.ReplayBuffer(storage=rl.LazyTensorStorage(len(td)), sampler=sampler, batch_size=32)
+        buffer.extend(td)
+        for _ in range(5):
+            self.assert_slices_stay_in_one_episode(buffer.sample())
+
+    def test_over_the_lazy_tensordict(self, joined, rl):
+        with open_persistent(joined) as ptd:
+            sampler = rl.SliceSampler(slice_len=4, traj_key="episode")
+            buffer = rl.ReplayBuffer(storage=rl.TensorStorage(ptd), sampler=sampler, batch_size=32)
+            for _ in range(5):
+                self.assert_slices_stay_in_one_episode(buffer.sample())
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+NAMES = st.lists(
+    st.tuples(st.sampled_from(["demo_", "ep", "", "é "]), st.integers(0, 120)).map(lambda pair: f"{pair[0]}{pair[1]}"),
+    min_size=1,
+    max_size=5,
+    unique=True,
+)
+
+
+@st.composite
+def episode_groups(draw: st.DrawFn) -> dict[str, xr.Dataset]:
+    dtypes = {name: draw(st.sampled_from(["f4", "i2", "?", "M8[ns]"])) for name in ("x", "obs/eef")}
+    features = draw(st.integers(1, 3))
+    found = {}
+    for place, name in enumerate(draw(NAMES)):
+        length = draw(st.integers(0, 4))
+        rows = (np.arange(length * features).reshape(length, features) + 50 * place) % 251
+        variables = {entry: (("time", "f"), rows.astype(dtype)) for entry, dtype in dtypes.items()}
+        found[name] = xr.Dataset({**variables, "first": ("time", rows[:, 0].astype(float))}, attrs={"place": place})
+    return found
+
+
+def as_tree(groups: dict[str, xr.Dataset]) -> xr.DataTree:
+    nodes = {}
+    for name, ds in groups.items():
+        nodes[f"/{name}"] = ds.drop_vars("obs/eef").assign_attrs(ds.attrs)
+        nodes[f"/{name}/obs"] = ds[["obs/eef"]].rename({"obs/eef": "eef"}).drop_attrs()
+    return xr.DataTree.from_dict(nodes)
+
+
+WRITERS = {
+    "ours.zarr": lambda dt, path: dt.td.to_zarr(path),
+    "ours.h5": lambda dt, path: dt.td.to_h5(path),
+    "for-xarray.zarr": lambda dt, path: dt.td.to_zarr(path, layout="xarray"),
+    "for-xarray.h5": lambda dt, path: dt.td.to_h5(path, layout="xarray"),
+    "xarray.zarr": lambda dt, path: dt.to_zarr(path),
+    "xarray.nc": lambda dt, path: dt.to_netcdf(path, engine="h5netcdf"),
+}
+
+
+@settings(deadline=None, max_examples=25)
+@given(groups=episode_groups(), writer=st.sampled_from(sorted(WRITERS)))
+def test_each_row_is_that_of_its_group_and_none_is_lost(groups, writer):
+    order = sorted(groups, key=_by_number)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / writer
+        WRITERS[writer](as_tree(groups), path)
+        with open_tree(path) as dt:
+            ds = dt.td.concat("time").load()
+            td = dt.td.to_tensordict()
+            with open_persistent(path, nested=True) as ptd:
+                assert_same_tensordict(ptd.to_tensordict(), td)
+        assert ds["episode"].attrs["names"] == order
+        assert ds.sizes["time"] == sum(part.sizes["time"] for part in groups.values())
+        for number, name in enumerate(order):
+            rows = ds.isel(time=np.flatnonzero(ds["episode"].values == number))
+            assert rows["step"].values.tolist() == list(range(groups[name].sizes["time"]))
+            for entry in ("x", "obs/eef", "first"):
+                assert rows[entry].dtype == groups[name][entry].dtype
+                np.testing.assert_array_equal(rows[entry].values, groups[name][entry].values)
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :])
+
+
+@settings(deadline=None, max_examples=25)
+@given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_ends_numbers_and_flags_cut_a_table_alike(lengths):
+    ends = np.cumsum(lengths)
+    numbers = np.repeat(np.arange(len(lengths)), lengths)
+    base = xr.Dataset({"x": (("row", "f"), np.ones((ends[-1], 2))), "y": ("row", np.arange(float(ends[-1])))})
+    flags = np.isin(np.arange(ends[-1]), ends - 1)
+    cuts = [
+        base.assign(episode_ends=("n", ends)),
+        base.assign(episode_index=("row", numbers)),
+        base.assign(last=("row", flags)),
+    ]
+    found = [
+        ds.td.concat("time", by=by)[["episode", "step", "y"]] for ds, by in zip(cuts, (None, None, "last"), strict=True)
+    ]
+    for ds in found:
+        assert ds["episode"].values.tolist() == numbers.tolist()
+        assert ds["step"].values.tolist() == [step for length in lengths for step in range(length)]
