@@ -221,28 +221,34 @@ def name_batch(batch: GroupBatch) -> Dims:
     return tuple(dim or f"batch_{axis}" for axis, dim in enumerate(batch.dims))
 
 
-def renamed_batch(
-    group: Key,
-    batch: GroupBatch,
+def renamed_batches(
+    batches: Mapping[Key, GroupBatch],
     shapes: Mapping[Key, tuple[int, ...]],
     before: Mapping[Key, Dims],
     after: Mapping[Key, Dims],
-) -> GroupBatch:
-    """The batch of a group where its arrays, and those below it, are called `after` and not `before`.
+) -> dict[Key, GroupBatch]:
+    """The batches of groups where their arrays, and those below them, are called `after` and not `before`.
 
     Examples
     --------
-    >>> batch, key = GroupBatch(("time",), (3,), "given", ""), ("demo", "x")
-    >>> renamed_batch(("demo",), batch, {key: (3,)}, {key: ("time",)}, {key: ("demo.time",)}).dims
+    >>> key, batches = ("demo", "x"), {("demo",): GroupBatch(("time",), (3,), "given", "")}
+    >>> renamed_batches(batches, {key: (3,)}, {key: ("time",)}, {key: ("demo.time",)})[("demo",)].dims
     ('demo.time',)
     """
-    own = {key for key in before if key[:-1] == group}
-    below = {key for key in before if key[: len(group)] == group}
-    names: dict[tuple[str | None, int], str] = {}
-    for key in (*sorted(below - own), *sorted(own)):
-        names.update(zip(zip(before[key], shapes[key], strict=True), after[key], strict=True))
-    dims = tuple(names.get(pair, pair[0]) for pair in zip(batch.dims, batch.sizes, strict=True))
-    return replace(batch, dims=dims)
+    own: dict[Key, dict[tuple[str | None, int], str]] = {}
+    below: dict[Key, dict[tuple[str | None, int], str]] = {}
+    for key in sorted(before):
+        pairs_here = zip(before[key], shapes[key], strict=True)
+        names: dict[tuple[str | None, int], str] = dict(zip(pairs_here, after[key], strict=True))
+        own.setdefault(key[:-1], {}).update(names)
+        for length in range(len(key) - 1):
+            below.setdefault(key[:length], {}).update(names)
+    renamed = {}
+    for group, batch in batches.items():
+        known = {**below.get(group, {}), **own.get(group, {})}
+        pairs = zip(batch.dims, batch.sizes, strict=True)
+        renamed[group] = replace(batch, dims=tuple(known.get(pair, pair[0]) for pair in pairs))
+    return renamed
 
 
 def settle_sizes(

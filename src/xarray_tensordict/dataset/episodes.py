@@ -60,8 +60,8 @@ def concat(
         return label_table(table_of(dt, index, by, below), dim, index, step)
     left_out: set[str] = set()
     parts = {}
-    for name, inference in episodes.items():
-        part = _one_episode(dt.children[name], inference, dim, (index, step))
+    for name, (flat, inference) in episodes.items():
+        part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
         parts[name] = _with_single_values(part, dim, unbatched, left_out)
     parts = _filled(parts, dim, fill_value or {})
     _check_alike(parts)
@@ -78,13 +78,13 @@ def concat(
     return _joined(dt, parts, dim, index, step)
 
 
-def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, Inference]:
+def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr.Dataset, Inference]]:
     """The groups in a node that have a batch of their own, in natural order; others that hold numbers are told."""
     found, without = {}, {}
     for name in natural_order(list(dt.children)):
-        inference = dt.children[name].td.infer()
+        flat, inference = flat_view(dt.children[name])
         if inference.batch_size:
-            found[name] = inference
+            found[name] = flat, inference
         elif any(v.ndim and v.dtype.kind in "biufc" for v in dt.children[name].data_vars.values()):
             without[name] = inference.reason
     if found and without and warn:
@@ -102,17 +102,16 @@ class _Episode:
     coords: frozenset[str]
 
 
-def _one_episode(node: xr.DataTree, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
-    ds, _ = flat_view(node)
+def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
     batch = str(inference.batch_dims[0])
     for name in taken:
         if name in ds.variables:
             raise ValueError(
-                f"group {node.path!r} has a variable {name!r} already; choose another name with index= or step="
+                f"group {path!r} has a variable {name!r} already; choose another name with index= or step="
             )
     if batch != dim and (dim in ds.dims or dim in ds.variables):
         raise ValueError(
-            f"group {node.path!r}: {dim!r} is the name of something else than the batch there; choose another dim"
+            f"group {path!r}: {dim!r} is the name of something else than the batch there; choose another dim"
         )
     if batch != dim:
         ds = ds.rename({batch: dim})

@@ -9,7 +9,7 @@ import xarray as xr
 
 from ..core.inference import BatchDims, infer_batch
 from ..core.model import Inference, Key, RecordedBatch
-from ..core.naming import Dims, qualify, renamed_batch
+from ..core.naming import Dims, qualify, renamed_batches
 from .describe import describe_dataset
 from .record import read_record, set_record_if_needed
 from .tensorclasses import classes_of, note_classes
@@ -42,11 +42,12 @@ def infer(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
 
 def flatten(dt: xr.DataTree) -> xr.Dataset:
     """Put the variables of all nodes into one Dataset, under their paths; dims that clash are qualified."""
-    return flat_view(dt)[0]
+    flat, inference = flat_view(dt)
+    return set_record_if_needed(flat, {key: batch.dims for key, batch in inference.groups.items()})
 
 
 def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.Dataset, Inference]:
-    """All nodes as one Dataset, which finds the batches of the nodes again, and the decision about them."""
+    """All nodes as one Dataset, and the decision about their batches."""
     datasets = own_datasets(dt)
     inference, flat_dims = _decide(datasets, batch_dims)
     variables: dict[str, xr.Variable] = {}
@@ -71,7 +72,7 @@ def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.
     flat.encoding = root.encoding
     classes = {(*key, *below): name for key, ds in datasets.items() for below, name in classes_of(ds).items()}
     note_classes(flat, classes)
-    return set_record_if_needed(flat, {key: batch.dims for key, batch in inference.groups.items()}), inference
+    return flat, inference
 
 
 def _decide(
@@ -86,8 +87,7 @@ def _decide(
     named: dict[Key, Any] = {info.key: info.dims for info in infos}
     shapes = {info.key: info.shape for info in infos}
     flat = qualify(named, shapes, local)
-    groups = {key: renamed_batch(key, batch, shapes, named, flat) for key, batch in local.groups.items()}
-    return Inference(groups, local.classes, local.warnings), flat
+    return Inference(renamed_batches(local.groups, shapes, named, flat), local.classes, local.warnings), flat
 
 
 def _records(datasets: Mapping[Key, xr.Dataset]) -> dict[Key, RecordedBatch]:

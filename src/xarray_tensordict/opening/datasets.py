@@ -37,7 +37,7 @@ from ..core.naming import (
     name_axes,
     name_batch,
     qualify,
-    renamed_batch,
+    renamed_batches,
     resolve_names,
     settle_sizes,
 )
@@ -416,12 +416,8 @@ def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapp
     if layout.inference is None:
         return ds
     named = {key: replace(batch, dims=name_batch(batch)) for key, batch in layout.inference.groups.items()}
-    shapes = _shapes(layout)
-    shown = {
-        key: name_batch(renamed_batch(key, batch, shapes, layout.named, flat))
-        for key, batch in named.items()
-        if key in layout.groups
-    }
+    renamed = renamed_batches(named, _shapes(layout), layout.named, flat)
+    shown = {key: name_batch(batch) for key, batch in renamed.items() if key in layout.groups}
     lost = [dim for dim in shown[()] if dim not in ds.dims]
     if lost:
         warnings.warn(

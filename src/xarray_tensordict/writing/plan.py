@@ -14,7 +14,7 @@ import xarray as xr
 from ..core.batch_rules import is_marked
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
-from ..core.naming import qualify, renamed_batch
+from ..core.naming import qualify, renamed_batches
 from ..dataset.describe import key_of
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
@@ -143,7 +143,7 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
         nodes[key].attrs = {**(nodes[key].attrs or {}), **class_attrs(classes[key])}
     flat_names = {info_key: tuple(map(str, ds.variables["/".join(info_key)].dims)) for info_key in local}
     shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
-    batches = {key: renamed_batch(key, batch, shapes, flat_names, local) for key, batch in inference.groups.items()}
+    batches = renamed_batches(inference.groups, shapes, flat_names, local)
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
     flat_batches = {key: tuple(batch.dims) for key, batch in inference.groups.items()}
     return Source(ordered, batches, inference.classes, ds, flat_batches)
@@ -170,7 +170,7 @@ def source_of_tree(dt: xr.DataTree) -> Source:
     local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
     flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
     shapes = {(*key, name): v.shape for key, node in nodes.items() for name, v in node.variables.items()}
-    batches = {key: renamed_batch(key, batch, shapes, flat_names, local) for key, batch in inference.groups.items()}
+    batches = renamed_batches(inference.groups, shapes, flat_names, local)
     ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
     return Source(
         ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
@@ -235,7 +235,7 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     if local == flat:
         return flat
     shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
-    batches = {key: renamed_batch(key, batch, shapes, flat, local) for key, batch in inference.groups.items()}
+    batches = renamed_batches(inference.groups, shapes, flat, local)
     again = qualify(local, shapes, Inference(batches, inference.classes))
     return local if again == flat else flat
 
