@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.inference import BatchDims, infer_batch
-from ..core.model import Inference, Key, RecordedBatch
+from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
 from ..core.naming import Dims, qualify, renamed_batches
 from .describe import describe_dataset
 from .record import read_record, set_record_if_needed
@@ -75,11 +75,15 @@ def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.
     return flat, inference
 
 
+def _infos(datasets: Mapping[Key, xr.Dataset]) -> list[ArrayInfo]:
+    return [info for key, ds in datasets.items() for info in describe_dataset(ds, key)]
+
+
 def _decide(
     datasets: Mapping[Key, xr.Dataset], batch_dims: BatchDims | None = None
 ) -> tuple[Inference, dict[Key, Dims]]:
     """The batch of each node, and the dims of each variable, under the names of the flat view."""
-    infos = [info for key, ds in datasets.items() for info in describe_dataset(ds, key)]
+    infos = _infos(datasets)
     attrs = {key: ds.attrs for key, ds in datasets.items()}
     local = infer_batch(
         infos, given=batch_dims, each=True, recorded=_records(datasets), group_attrs=attrs, where="the tree"
