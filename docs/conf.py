@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 project = "xarray-tensordict"
 author = "The xarray-tensordict developers"
 copyright = author  # noqa: A001 - the name is Sphinx's
 version = release = version_of("xarray-tensordict")
+
+# Sphinx takes pages from its own folder only.
+shutil.copytree(
+    Path(__file__).parents[1] / "notebooks",
+    Path(__file__).parent / "notebooks",
+    ignore=shutil.ignore_patterns("*.md", ".*"),
+    dirs_exist_ok=True,
+)
 
 extensions = [
     "myst_nb",
