@@ -121,7 +121,7 @@ class Batches:
             return FullOrder(count, [options.seed, epoch], first, last, self._together)
         entropy = [options.seed, epoch] if options.shuffle else None
         order: BlockOrder = self._blocks.order(entropy, options.rank, options.world_size)
-        if not self._blocks.chunked:
+        if not self._blocks.read_whole:
             order.cuts = every(self._together, self._per_rank)
         return order
 

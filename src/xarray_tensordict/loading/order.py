@@ -120,13 +120,13 @@ class Blocks:
         The first sample of each block, and the number of all samples at the end.
     buffer
         How many samples are shuffled together, or read together where nothing is shuffled.
-    chunked
-        Whether the blocks are chunks, of which a part costs as much as the whole.
+    read_whole
+        Whether a block is cheaper to read as a whole than row by row.
     """
 
     marks: Ints
     buffer: int
-    chunked: bool = True
+    read_whole: bool = True
 
     @cached_property
     def count(self) -> int:

@@ -37,7 +37,9 @@ def plan_blocks(
     marks = _marks(reader, samples, buffer)
     count = len(samples)
     if marks is None:
-        return Blocks(np.append(0, every(target, count)) if count else np.zeros(1, np.int64), buffer, chunked=False)
+        marks = np.append(0, every(target, count)) if count else np.zeros(1, np.int64)
+        # rows of a file that follow each other are one read, those in memory may be anywhere
+        return Blocks(marks, buffer, read_whole=shuffle and any(member.raw is not None for member in reader.members))
     return Blocks(merge_marks(marks, target), buffer)
 
 

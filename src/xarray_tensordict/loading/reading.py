@@ -28,6 +28,8 @@ Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 
 _WASTE = 4
 """Rows of several leading dims are read as one block unless it holds more than this many times what is needed."""
+_RUN = 4
+"""Rows of a file that follow each other in runs of this length are read run by run, and put in order afterwards."""
 _OBJECT_BYTES = 64
 """What a string or another object counts for where sizes are estimated: a Python str of a dozen letters."""
 
@@ -171,8 +173,10 @@ class RowReader:
         if not member.held:
             return ([] if member.entry.key in self._whole else [member.leaf.variable]), None
         if member.raw is not None and len(self.sizes) == 1:
+            if places is None or _RUN * (np.count_nonzero(np.diff(rows) > 1) + 1) <= len(rows):
+                return [member.along(rows)], places
             # rows are copied from a file into their place: to put them in order afterwards would copy them again
-            return [RowsRead(member.raw, asked if places is not None else as_slice(rows))], None
+            return [RowsRead(member.raw, asked)], None
         held = [self.sizes[axis] for axis in member.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -127,13 +128,15 @@ class PlainFiles(ABC):
         return True
 
     def _large_rows(self, starts: Places, out: Buffer) -> None:
-        """Rows one by one: those that are larger than a piece in pieces, many of them at once."""
+        """Rows one by one, those that follow each other as one: what is larger than a piece in pieces, many at once."""
+        cuts = [0, *(np.flatnonzero(np.diff(starts) != out.shape[1]) + 1).tolist(), len(starts)]
+        wanted = [(int(starts[lo]), out[lo:hi].reshape(-1)) for lo, hi in pairwise(cuts)]
         if out.nbytes <= _PIECE:
-            self._copy([(start, row) for start, row in zip(starts.tolist(), out, strict=True)])
+            self._copy(wanted)
             return
         tasks: list[list[tuple[int, Buffer]]] = [[]]
         filled = 0
-        for start, row in zip(starts.tolist(), out, strict=True):
+        for start, row in wanted:
             for skipped in range(0, len(row), _PIECE):
                 piece = row[skipped : skipped + _PIECE]
                 if filled + len(piece) > _PIECE and tasks[-1]:
