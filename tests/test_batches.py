@@ -87,6 +87,35 @@ def test_batches_come_straight_from_a_store(write, chunks, prefetch, tmp_path):
             assert_batches_of(ds, ds.td.to_tensordict(), size, prefetch=prefetch)
 
 
+@pytest.mark.parametrize("kind", ["zarr", "h5", "memmap"])
+@pytest.mark.parametrize("shuffle", [True, "full"])
+@pytest.mark.parametrize("window", [None, {"time": 5}])
+def test_rows_of_raw_layouts_are_the_same_in_any_order(kind, shuffle, window, tmp_path):
+    # rows of more and of less than a page, which are read in ways of their own
+    td = TensorDict(
+        {
+            "x": torch.rand(60, 1100),
+            "b": torch.rand(60, 3).bfloat16(),
+            "n": torch.arange(60),
+            "p": {"y": torch.rand(60)},
+        },
+        [60],
+        names=["time"],
+    )
+    path = tmp_path / kind
+    if kind == "h5":
+        td.exclude("b").to_h5(path).close()
+    elif kind == "zarr":
+        td.exclude("b").to_zarr(path)
+    else:
+        td.memmap(path)
+    with xr.open_dataset(path, engine="tensordict", batch_dims="time") as ds:
+        whole = ds.td.to_tensordict()
+        batches = ds.td.batches(7, shuffle=shuffle, seed=0, window=window, buffer_size=30)
+        for batch in batches:
+            assert_same_tensordict(whole[batch["n"]].rename_(*batch.names), batch)
+
+
 def test_packed_values_and_times_are_decoded_and_computed_lazily(tmp_path):
     ds = numbered(10).assign(t=("time", np.arange(10).astype("M8[D]").astype("M8[ns]")))
     ds["x"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
