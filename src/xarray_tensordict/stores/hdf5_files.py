@@ -22,6 +22,8 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
+from .raw_files import CAN_READ_AT
+
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOCAL_DRIVERS = (None, "sec2", "stdio", "core", "direct")
 _FOREIGN_FORMATS: tuple[tuple[bytes, str, str], ...] = (
@@ -81,6 +83,7 @@ class Hdf5Source:
         self._kwargs = dict(kwargs or {})
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
+        self._has_descriptor: bool | None = None
 
     @contextmanager
     def locked(self) -> Iterator[Any]:
@@ -97,6 +100,13 @@ class Hdf5Source:
                         f"{self.description} was closed by its owner: open it again, or open it by its path"
                     )
                 yield opened
+
+    def has_descriptor(self, member: Any) -> bool:
+        """Whether HDF5 reads the file of `member`, which is in it, through a file descriptor that others can use."""
+        if self._has_descriptor is None:
+            driver = member.file.id.get_access_plist().get_driver()
+            self._has_descriptor = CAN_READ_AT and driver == h5py.h5fd.SEC2
+        return self._has_descriptor
 
     def close(self) -> None:
         """Close the file if this package opened it. Lazy arrays by path open it again when they are read."""

@@ -13,7 +13,7 @@ from xarray.backends.common import BackendArray
 
 from .hdf5_files import Hdf5Source
 from .raw_arrays import RawArray
-from .raw_files import CAN_READ_AT, NotRawError, PlainFiles
+from .raw_files import NotRawError, PlainFiles
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
     otherwise
         What reads it through HDF5: in a file that this process has open for writing, or where nothing is stored yet.
     """
-    if not CAN_READ_AT or dtype.kind not in "biufc" or not dataset.size:
+    if not source.has_descriptor(dataset) or dtype.kind not in "biufc" or not dataset.size:
         return None
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
         return None
@@ -82,7 +82,5 @@ def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:
     offset = dataset.get_offset()
     # the intent is that of the file, not of this handle: it tells of all that this process has open
     if offset is None or file.get_intent() != h5py.h5f.ACC_RDONLY or dataset.get_storage_size() != size:
-        return None
-    if file.get_access_plist().get_driver() != h5py.h5fd.SEC2:
         return None
     return file.get_vfd_handle(), offset

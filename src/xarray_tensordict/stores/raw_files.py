@@ -35,6 +35,8 @@ _DENSE = 4
 """Small rows are read with all that lies between them where that is at most this many times as much."""
 
 
+_BECAME_SHORTER = "{}: it became shorter while it was read; another program writes to it"
+
 CAN_READ_AT = hasattr(os, "preadv")
 """Whether a file can be read at a place without moving the position that others share."""
 
@@ -158,9 +160,13 @@ class PlainFiles(ABC):
                         stack.close()
                         fileno, offset = stack.enter_context(self.opened(number))
                         opened = number
-                    here = left[: self.part - inside]
-                    read_fully(fileno, offset + inside, here, self.where(number))
-                    start, left = start + here.nbytes, left[here.nbytes :]
+                    here = left if inside + left.nbytes <= self.part else left[: self.part - inside]
+                    count = _read_at(fileno, here, offset + inside)
+                    if not count:
+                        raise OSError(_BECAME_SHORTER.format(self.where(number)))
+                    if count == left.nbytes:
+                        break
+                    start, left = start + count, left[count:]
 
     def _small_rows(self, number: int, starts: Places, out: Buffer, places: Places) -> None:
         """The rows at `places` of `starts`, all in one file and in ascending order."""
@@ -193,7 +199,7 @@ def read_fully(fileno: int, start: int, out: memoryview, name: str) -> None:
     while out.nbytes:
         count = _read_at(fileno, out, start)
         if not count:
-            raise OSError(f"{name}: it became shorter while it was read; another program writes to it")
+            raise OSError(_BECAME_SHORTER.format(name))
         out, start = out[count:], start + count
 
 

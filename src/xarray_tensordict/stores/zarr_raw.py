@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from zarr.storage import LocalStore
 from .raw_arrays import RawArray
 from .raw_files import NotRawError, PlainFiles, open_file
 
-_NATIVE = (None, "little")
+_KINDS = "biufcmM"
+_NATIVE = (None, sys.byteorder)
 
 
 @dataclass(frozen=True)
@@ -78,16 +80,19 @@ def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
 
 
 def _is_plain(array: zarr.Array[Any]) -> bool:
-    try:
-        if array.dtype.kind not in "biufcmM" or array.compressors or array.filters or array.shards is not None:
-            return False
-        _ = array.chunks
-    except (AttributeError, NotImplementedError, TypeError):  # chunks of different sizes have no one shape
-        return False
+    # by the metadata: the properties of the array take longer than all the rest, and each array of a store is asked
     metadata: Any = array.metadata
     if metadata.zarr_format == 2:
-        return bool(metadata.order == "C")
-    if len(metadata.codecs) != 1 or type(metadata.codecs[0]) is not BytesCodec or metadata.storage_transformers:
+        plain = metadata.order == "C" and metadata.compressor is None and not metadata.filters
+        return bool(plain and array.dtype.kind in _KINDS)
+    codecs = metadata.codecs
+    if len(codecs) != 1 or type(codecs[0]) is not BytesCodec or metadata.storage_transformers:
         return False
-    endian = metadata.codecs[0].endian
-    return bool(array.dtype.isnative) and getattr(endian, "value", endian) in _NATIVE
+    if not array.dtype.isnative or array.dtype.kind not in _KINDS:
+        return False
+    try:
+        _ = array.chunks
+    except NotImplementedError:  # chunks of different sizes have no one shape
+        return False
+    endian = codecs[0].endian
+    return getattr(endian, "value", endian) in _NATIVE

@@ -373,9 +373,12 @@ class _GroupReader:
             # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
             attrs.pop("_FillValue", None)
             encoding.pop("fill_value", None)
-        lazy: Any = variable._data
-        data = as_raw(array, lazy.array) if isinstance(lazy, LazilyIndexedArray) else None
-        return StoredArray(name, lazy if data is None else data, dims, attrs, encoding, raw=raw and array.ndim > 0)
+        data: Any = variable._data
+        if isinstance(data, LazilyIndexedArray):
+            data = data.array  # it computes its shape anew each time it is asked
+            straight = as_raw(array, data)
+            data = data if straight is None else straight
+        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import NonTensorData, TensorDict, UnbatchedTensor, is_tensor_collection
+from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
@@ -19,11 +19,15 @@ from ..dataset.trees import flat_view
 from ..dataset.xarray_private import is_index_data, read
 from ..stores.raw_files import at_once, in_turn
 from .classes import as_class
+from .filling import Filling, fill, targets
 from .raw_rows import RowsRead, mapped_tensor, raw_rows
 from .values import rows_from_numpy, tensor_from_numpy
 
 Leaf = Any
 """A tensor, an ``UnbatchedTensor``, a ``NonTensorData`` or a ``NonTensorStack``."""
+
+Job: TypeAlias = xr.Variable | RowsRead | Filling
+"""A variable to be read, or what reads one straight into a tensor."""
 
 _WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
@@ -46,23 +50,26 @@ def to_tensordict(
     if inference is None or batch_dims is not None:
         inference = infer_dataset(ds, given=batch_dims)
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
-    leaves = _leaves(plan, copy=copy, unbatched=unbatched)
+    into = {} if out is None else targets(plan, out)
+    leaves = _leaves(plan, copy=copy, unbatched=unbatched, into=into)
     warn_left_out(plan.left_out)
     td = build(plan.batches, leaves)
-    if device is not None:
-        td = td.to(device)
     if out is not None:
         return fill(out, td)
+    if device is not None:
+        td = td.to(device)
     dropped = frozenset(entry.key for entry in plan.unbatched) if unbatched == "drop" else frozenset()
     return td if cls is None else as_class(td, cls, dropped)
 
 
-def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key, Leaf]:
-    tensors = [entry for entry in plan.entries if entry.form == "tensor"] if copy is False else []
+def _leaves(
+    plan: Plan, *, copy: bool | None, unbatched: Unbatched, into: Mapping[Key, torch.Tensor]
+) -> dict[Key, Leaf]:
+    tensors = [entry for entry in plan.entries if entry.form == "tensor"] if copy is False and not into else []
     found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
     mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
     unread = [entry for entry in plan.entries if entry.key not in mapped]
-    rest = iter(compute_together([_job(entry) for entry in unread], [entry.name for entry in unread]))
+    rest = iter(compute_together([_job(entry, into) for entry in unread], [entry.name for entry in unread]))
     leaves: dict[Key, Leaf] = {}
     for entry in plan.entries:
         if entry.key in mapped:
@@ -78,13 +85,15 @@ def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched) -> dict[Key,
     return leaves
 
 
-def _job(entry: Entry) -> xr.Variable | RowsRead:
-    """What reads an entry."""
+def _job(entry: Entry, into: Mapping[Key, torch.Tensor]) -> Job:
+    """What reads an entry, into the tensor that is to hold it if there is one."""
     rows = raw_rows(entry.variable, entry.torch_dtype) if entry.form == "tensor" else None
+    if entry.key in into and entry.variable.chunks is None:
+        return Filling(entry, into[entry.key], lambda entry: make_leaf(entry, read(entry.variable)))
     return entry.variable if rows is None else RowsRead(rows, slice(None))
 
 
-def compute_together(jobs: Sequence[xr.Variable | RowsRead], names: Sequence[str] | None = None) -> list[Any]:
+def compute_together(jobs: Sequence[Job], names: Sequence[str] | None = None) -> list[Any]:
     """Read variables, past xarray's cache: those backed by dask in one computation, several of the others at once.
 
     Parameters
@@ -114,7 +123,7 @@ def compute_together(jobs: Sequence[xr.Variable | RowsRead], names: Sequence[str
     return [found[index] for index in range(len(jobs))]
 
 
-def _read_named(job: xr.Variable | RowsRead, name: str | None) -> Any:
+def _read_named(job: Job, name: str | None) -> Any:
     """Read a variable; where that fails the error names it, so that it can be excluded."""
     try:
         return read(job) if isinstance(job, xr.Variable) else job()
@@ -138,7 +147,8 @@ def make_leaf(
     """
     sizes = entry.batch.sizes
     if isinstance(array, torch.Tensor):
-        return place_tensor(entry, array, unbatched)
+        there = entry.entry_class == "partial" and array.ndim == len(entry.shape)  # read into its place
+        return array if there else place_tensor(entry, array, unbatched)
     if entry.form == "value":
         return NonTensorData(python_value(array), batch_size=sizes)
     if entry.form == "rows":
@@ -197,28 +207,6 @@ def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> Tens
             names=names if any(name is not None for name in names) else None,
         )
     return built[()]
-
-
-def fill(out: Any, td: TensorDict) -> Any:
-    """Copy the values of `td` into the tensors of an existing tensordict."""
-    if not is_tensor_collection(out):
-        raise TypeError(f"out: expected a tensordict whose tensors are to be filled, got {type(out).__name__}")
-    for key, value in td.items(include_nested=True, leaves_only=True):
-        target = out.get(key, None)
-        if (
-            target is None
-            or not isinstance(target, torch.Tensor)
-            or target.shape != value.shape
-            or target.dtype != value.dtype
-        ):
-            found = (
-                "nothing"
-                if target is None
-                else f"{getattr(target, 'dtype', type(target).__name__)} {list(target.shape)}"
-            )
-            raise ValueError(f"out: expected {value.dtype} {list(value.shape)} at {key!r}, found {found}")
-        target.copy_(torch.as_tensor(value))
-    return out
 
 
 def warn_left_out(left_out: Mapping[str, str]) -> None:

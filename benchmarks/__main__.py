@@ -1,0 +1,53 @@
+"""Run the benchmarks and print one table: ``python -m benchmarks [--tiny] [--area reading] [--docs docs/performance.md]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from .jobs import TINY, Area, Job, Sizes, machine, quiet, table
+
+AREAS = ("reading", "opening")
+"""The modules of this folder that have jobs."""
+
+_START, _END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+
+
+def measure(areas: list[str], sizes: Sizes, repeats: int | None = None) -> list[Job]:
+    """Run the jobs of some areas."""
+    done = []
+    for area in areas:
+        jobs: Area = import_module(f"{__package__}.{area}").jobs
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, quiet():
+            for job in jobs(Path(folder), sizes):
+                job.run(repeats)
+                print(f"{job.name}: {job.times}", file=sys.stderr)
+                done.append(job)
+    return done
+
+
+def write_into(page: Path, text: str) -> None:
+    """Replace the table of a page."""
+    before, _, rest = page.read_text().partition(_START)
+    _, _, after = rest.partition(_END)
+    page.write_text(f"{before}{_START}\n\n{text}\n\n{_END}{after}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="small data, one repeat: whether it runs")
+    parser.add_argument("--area", choices=AREAS, action="append", help="these areas only")
+    parser.add_argument("--docs", type=Path, help="the page whose table is replaced")
+    options = parser.parse_args(arguments)
+    done = measure(options.area or list(AREAS), TINY if options.tiny else Sizes(), 1 if options.tiny else None)
+    text = f"Measured on {machine()}. Milliseconds, medians; all sides in turn in one process.\n\n{table(done)}"
+    print(text)
+    if options.docs is not None:
+        write_into(options.docs, text)
+
+
+if __name__ == "__main__":
+    main()

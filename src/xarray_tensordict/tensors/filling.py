@@ -1,0 +1,92 @@
+"""An existing tensordict that is filled in place: what is read goes into its tensors, one entry after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, is_tensor_collection
+
+from ..dataset.entries import Entry, Plan
+from .raw_rows import raw_rows
+from .values import torch_dtype
+
+
+@dataclass(frozen=True)
+class Filling:
+    """One read of an entry into the tensor that is to hold it.
+
+    Attributes
+    ----------
+    entry
+        The entry.
+    target
+        A tensor of its shape and dtype, on any device.
+    tensor_of
+        Reads the entry into a tensor of its own; needed where values are decoded or `target` has gaps.
+    """
+
+    entry: Entry
+    target: torch.Tensor
+    tensor_of: Callable[[Entry], torch.Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it reads, about."""
+        return int(self.entry.variable.nbytes)
+
+    def __call__(self) -> torch.Tensor:
+        rows = raw_rows(self.entry.variable, self.entry.torch_dtype)
+        if rows is not None and self.entry.entry_class == "batched" and _takes_bytes(self.target):
+            rows.take_into(self.target)
+        else:
+            self.target.copy_(self.tensor_of(self.entry))
+        return self.target
+
+
+def _takes_bytes(target: torch.Tensor) -> bool:
+    plain = type(target) is torch.Tensor and target.device.type == "cpu" and not target.requires_grad
+    return plain and target.is_contiguous()
+
+
+def targets(plan: Plan, out: Any) -> dict[Any, torch.Tensor]:
+    """The tensors of `out` that entries can be read into; checked for all before anything is read.
+
+    Raises
+    ------
+    TypeError
+        Where `out` is no tensordict.
+    ValueError
+        Where it lacks an entry, or has one of another shape or dtype.
+    """
+    if not is_tensor_collection(out):
+        raise TypeError(f"out: expected a tensordict whose tensors are to be filled, got {type(out).__name__}")
+    found = {}
+    for entry in plan.entries:
+        # whether times fit shows as they are read; the others are made from their values
+        if entry.form == "tensor" and entry.entry_class != "unbatched" and entry.variable.dtype.kind in "biufc":
+            dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype else torch_dtype(entry.variable.dtype)
+            found[entry.key] = _target(out, entry.key, torch.Size(entry.shape), dtype)
+    return found
+
+
+def fill(out: Any, td: TensorDict) -> Any:
+    """Copy the values of `td` into the tensors of an existing tensordict, but for those that are there already."""
+    for key, value in td.items(include_nested=True, leaves_only=True):
+        target = _target(out, key, value.shape, value.dtype)
+        if target is not value:
+            target.copy_(torch.as_tensor(value))
+    return out
+
+
+def _target(out: Any, key: Any, shape: torch.Size, dtype: torch.dtype | None) -> torch.Tensor:
+    target = out.get(key, None)
+    if isinstance(target, torch.Tensor) and target.shape == shape and target.dtype == dtype:
+        return target
+    found = "nothing" if target is None else type(target).__name__
+    if isinstance(target, torch.Tensor):
+        found = f"{target.dtype} {list(target.shape)}"
+    key = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    raise ValueError(f"out: expected {dtype} {list(shape)} at {key!r}, found {found}")
