@@ -252,16 +252,21 @@ class DatasetAccessor(LoadingMethods):
         group
             The group that becomes the root.
         append_dim
-            Append along this dim, in nested groups too. Variables without it are left as they are.
+            Append along this dim, in nested groups too. Variables without it have to be what is there, and stay.
         region
             Write to a part of the store: slices by dim, or "auto" to find them by the index coordinates. Variables without
-            a dim of the region are left as they are.
+            a dim of the region have to be what is there, and stay. Many processes can write regions of one store at the
+            same time, if their borders are those of chunks (of shards); regions held by dask are refused otherwise.
         compute
-            False: write metadata and what is in memory, and return a dask ``Delayed`` that writes the rest.
+            False: create all arrays, write what is in memory, and return one dask ``Delayed`` that writes the rest and
+            finishes the metadata. Until then, or until regions have filled it, opening the store says that it is not
+            complete; what has not been written reads as the fill value (NaN for floats, 0 for integers).
         encoding
             By variable, as in ``Dataset.to_zarr``.
         chunks, shards
-            Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+            Sizes by dim: ``{"time": 24}``, -1 for the whole dim. By default chunks are those of the store that was opened,
+            or rows along the batch, of about 1 MiB and as dask has cut the other dims. Blocks of dask are aligned with
+            chunks and shards, so that no two tasks write to one.
         compressors
             For all arrays, as in ``zarr.create_array``.
         zarr_format
@@ -271,7 +276,7 @@ class DatasetAccessor(LoadingMethods):
         storage_options
             For a URL.
         progress
-            Show dask's progress bar.
+            Show a bar (of tqdm where it is installed, else of dask; with a cluster, its own).
 
         Returns
         -------
@@ -329,6 +334,7 @@ class DatasetAccessor(LoadingMethods):
         append_dim: Hashable | None = None,
         encoding: Mapping[str, Mapping[str, Any]] | None = None,
         chunks: Mapping[str, int] | None = None,
+        unlimited_dims: Iterable[str] = (),
         compute: bool = True,
         progress: bool = False,
     ) -> Any:
@@ -349,17 +355,20 @@ class DatasetAccessor(LoadingMethods):
         group
             The group that becomes the root.
         append_dim
-            Append along this dim, in nested groups too, to datasets that can grow: those that were written with the dim in
-            ``ds.encoding["unlimited_dims"]``. Variables without it are left as they are.
+            Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The rows are
+            written to a copy of the file, which is renamed. Variables without the dim have to be what is there.
         encoding
             By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
             ``chunks``).
         chunks
             Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
+        unlimited_dims
+            Dims that can grow later, besides ``ds.encoding["unlimited_dims"]``.
         compute
-            False: check everything now, and return a dask ``Delayed`` that writes the file.
+            False: check everything now, and return a dask ``Delayed`` that writes the file. Not with a cluster: blocks are
+            computed on any scheduler, and written by this process, one by one.
         progress
-            Show dask's progress bar.
+            Show a bar (of tqdm where it is installed, else of dask).
 
         Returns
         -------
@@ -394,6 +403,7 @@ class DatasetAccessor(LoadingMethods):
             append_dim=append_dim,
             encoding=encoding,
             chunks=chunks,
+            unlimited_dims=unlimited_dims,
             compute=compute,
             progress=progress,
         )

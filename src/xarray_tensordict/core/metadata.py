@@ -29,7 +29,11 @@ UNBATCHED_NAME = "_unbatched"
 """Root entry that holds the numeric arrays a tensordict with a batch cannot hold."""
 BATCH_DIMS_ATTR = "tensordict_batch_dims"
 """Dataset attribute: the batch dims, where they are not what the inference would find."""
-MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR})
+NS_UNITS = "nanoseconds since 1970-01-01"
+"""The CF units of times, which are stored as int64 for tensordict."""
+INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
+"""Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
+MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR})
 """Attributes that belong to the formats and are not shown."""
 
 KNOWN_VERSION = 1

@@ -65,6 +65,11 @@ class StoredArray:
         True where the store records no dimension names for the array at all: nobody wrote it for xarray.
     record
         What this package wrote down of the array, see :mod:`..opening.restoring`.
+    pieces
+        The sizes of what the store reads at once, one for each axis: a chunk, or a shard. None where it reads some rows
+        as cheaply as all.
+    merges
+        Whether many tiny pieces are better read several at once.
     """
 
     name: str
@@ -77,6 +82,8 @@ class StoredArray:
     non_tensor: bool = False
     raw: bool = False
     record: dict[str, Any] = field(default_factory=dict)
+    pieces: tuple[int, ...] | None = None
+    merges: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -106,6 +113,7 @@ class StoredGroup:
     """One group of a store: its arrays and attributes, and the names of the groups in it.
 
     ``tensorclass`` is the name of the class whose fields it holds, where the store says so. It is never imported.
+    ``incomplete`` says, as a sentence, that a write to it has not finished.
     """
 
     key: Key
@@ -116,6 +124,7 @@ class StoredGroup:
     unlimited_dims: frozenset[str] = frozenset()
     left_out: list[LeftOut] = field(default_factory=list)
     tensorclass: str | None = None
+    incomplete: str | None = None
 
 
 class Store(Protocol):

@@ -160,3 +160,37 @@ def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any,
         return inner[outer.start : outer.stop : outer.step]
     found: np.ndarray[Any, Any] = np.asarray(inner)[np.asarray(outer)]
     return found
+
+
+def create_netcdf(
+    ds: xr.Dataset,
+    path: Any,
+    *,
+    mode: str,
+    group: str | None,
+    encoding: dict[str, dict[str, Any]],
+    unlimited_dims: list[str],
+) -> tuple[Any, list[Any], list[Any]]:
+    """Create a netCDF-4 file, or a group in one, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+
+    Returns
+    -------
+    store
+        To be closed.
+    sources, targets
+        The dask arrays, encoded, and what takes their blocks: ``target[region] = block``.
+    """
+    from xarray.backends import writers
+
+    to_netcdf: Any = writers.to_netcdf
+    writer, store = to_netcdf(
+        ds,
+        path,
+        mode=mode,
+        group=group,
+        engine="h5netcdf",
+        encoding=encoding,
+        unlimited_dims=unlimited_dims,
+        multifile=True,
+    )
+    return store, list(writer.sources), list(writer.targets)

@@ -14,6 +14,7 @@ from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
 from ..callers import outside
+from ..core.blocks import Extent, PreferredChunks, preferred_chunks
 from ..core.inference import BatchDims, infer_batch
 from ..core.model import (
     ArrayInfo,
@@ -46,6 +47,7 @@ from ..dataset.describe import describe_group
 from ..dataset.record import read_record, set_record_if_needed, with_record
 from ..dataset.tensorclasses import ENCODING_KEY, note_classes
 from .index_fit import fit_indexes
+from .plain_appends import lagging_groups, lost_times
 from .restoring import claim_nested_coordinates, restore
 
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
@@ -85,6 +87,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
+    layout.warnings.extend(lost_times(layout.groups, ds))
     _tell(store, layout, ds, hidden)
     note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
@@ -158,6 +161,7 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     infos = {key: _with_recorded_names(info, by_key) for key, info in infos.items()}
     inference = _infer(store, by_key, infos, options)
     named, settled = _name(by_key, infos, inference, argument, fit_parents=fit_parents)
+    _prefer_chunks(by_key, named)
     warned = [*(inference.warnings if inference else ()), *settled]
     return Layout(by_key, infos, named, inference, warned, left_out)
 
@@ -245,6 +249,29 @@ def _name(
     return named, warned
 
 
+def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims]) -> None:
+    """Say what dask reads at once of each array with ``chunks={}``."""
+    lazy = {
+        (*key, name): array
+        for key, group in groups.items()
+        for name, array in group.arrays.items()
+        if array.shape and not array.non_tensor and "preferred_chunks" not in array.encoding
+    }
+    extents = [
+        Extent(
+            named[key],
+            array.shape,
+            array.dtype.itemsize,
+            array.pieces,
+            array.encoding.get("chunks") or array.encoding.get("chunksizes"),
+            array.merges,
+        )
+        for key, array in lazy.items()
+    ]
+    for array, chunks in zip(lazy.values(), preferred_chunks(extents), strict=True):
+        array.encoding["preferred_chunks"] = chunks
+
+
 def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     """Groups with a batch of their own under a root without one, topmost only."""
     if inference.batch_size:
@@ -304,7 +331,10 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     }
     if "preferred_chunks" in variable.encoding:
         chunks = variable.encoding["preferred_chunks"]
-        encoding["preferred_chunks"] = {dims.get(str(dim), dim): size for dim, size in chunks.items()}
+        renamed = isinstance(chunks, PreferredChunks)
+        encoding["preferred_chunks"] = (
+            chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
+        )
     moved = xr.Variable(
         [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
     )
@@ -365,13 +395,9 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
         variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")
-    if preferred:
-        # the reader keyed them by the recorded names
+    if preferred and type(preferred) is dict:
+        # xarray keyed them by the recorded names
         variable.encoding["preferred_chunks"] = dict(zip(dims, preferred.values(), strict=False))
-    chunks = variable.encoding.get("chunks") or variable.encoding.get("chunksizes")
-    if not preferred and chunks and len(chunks) == len(dims):
-        # the reader had no names to key them by
-        variable.encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     if array.non_tensor or array.record.get("non_tensor"):
         variable.encoding["tensordict_non_tensor"] = True
     return variable
@@ -394,9 +420,12 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
     if layout.left_out:
         left_out = "; ".join(str(member) for member in layout.left_out)
         warnings.warn(f"{store.description}: left out {left_out}", UserWarning, stacklevel=outside())
+    layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warnings.warn(f"{store.description}: {told}", UserWarning, stacklevel=outside())
+    for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
+        warnings.warn(f"{store.description}: {sentence}", UserWarning, stacklevel=outside())
     notes: dict[str, Any] = {}
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)

@@ -180,19 +180,15 @@ def _stored_array(
         raw = as_raw(facts.source, path, dataset, element.dtype, data)
         data = data if raw is None else raw
     dims = (*(axis.name for axis in axes), *(None for _ in element.axes))
-    return StoredArray(name, data, dims, attrs, _encoding(dataset, data, dims, element), grows)
-
-
-def _encoding(
-    dataset: Any, data: Hdf5Array | RawArray, dims: tuple[str | None, ...], element: Element
-) -> dict[str, Any]:
-    """How `dataset` is stored, in the words of xarray's h5netcdf backend."""
     chunks = dataset.chunks if dataset.shape else None
-    encoding: dict[str, Any] = {"contiguous": chunks is None, "chunksizes": None}
-    if chunks is not None:
-        encoding["chunksizes"] = chunks = (*chunks, *element.axes)
-        if all(name is not None for name in dims):
-            encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
+    pieces = None if chunks is None else (*chunks, *element.axes)
+    encoding = _encoding(dataset, data, pieces)
+    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=True)
+
+
+def _encoding(dataset: Any, data: Hdf5Array | RawArray, chunks: tuple[int, ...] | None) -> dict[str, Any]:
+    """How `dataset` is stored, in the words of xarray's h5netcdf backend."""
+    encoding: dict[str, Any] = {"contiguous": chunks is None, "chunksizes": chunks}
     encoding |= dict.fromkeys(_FILTERS.values(), False)
     encoding["shuffle"], encoding["fletcher32"] = dataset.shuffle, dataset.fletcher32
     compression = dataset.compression

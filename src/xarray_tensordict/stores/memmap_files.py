@@ -210,6 +210,10 @@ class CompressedEntry:
     size: int
     what: str
 
+    @property
+    def is_compressed(self) -> bool:
+        return True
+
     def view(self, start: int, stop: int) -> Buffer:
         where = f"{self.archive}::{self.name}"
         found = bytearray()

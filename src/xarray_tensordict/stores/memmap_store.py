@@ -132,7 +132,9 @@ class MemmapStore:
         for name, leaf in level.leaves.items():
             encoding = {} if leaf.torch_dtype is None else {"torch_dtype": leaf.torch_dtype}
             ndim = len(leaf.data.shape)
-            arrays[name] = StoredArray(name, leaf.data, (None,) * ndim, {}, encoding, raw=ndim > 0)
+            # a compressed entry is decompressed from its beginning for each row
+            pieces = tuple(leaf.data.shape) if getattr(leaf.data, "is_compressed", False) else None
+            arrays[name] = StoredArray(name, leaf.data, (None,) * ndim, {}, encoding, raw=ndim > 0, pieces=pieces)
         for name, value in level.values.items():
             dims = (None,) * value.ndim
             arrays[name] = StoredArray(name, value, dims, role="coord", non_tensor=True, raw=value.ndim > 0)

@@ -47,6 +47,11 @@ class RawArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether some rows cost as much as all that are before them."""
+        return bool(getattr(self._data, "is_compressed", False))
+
+    @property
     def row_size(self) -> int:
         """The number of bytes of a row."""
         return math.prod(self.shape[1:]) * int(self.dtype.itemsize)

@@ -33,6 +33,7 @@ from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
+from .zarr_completeness import mark_of, tell_incomplete
 from .zarr_opening import Node, child, open_node
 from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, unpickles, with_dims
 from .zarr_raw import as_raw
@@ -145,6 +146,27 @@ class ZarrGroupStore:
             raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
         return _GroupReader(self, node, key).read()
 
+    def incomplete(self, node: zarr.Group, key: Key) -> str | None:
+        """What is wrong with a group that is still being written; a group of a local store asks those above it, too."""
+        found = tell_incomplete(node)
+        if found is not None or key or not node.path or is_remote(node.store):
+            return found
+        parts = node.path.split("/")
+        for length in range(len(parts)):
+            try:
+                above = zarr.open_group(node.store, path="/".join(parts[:length]), mode="r", use_consolidated=False)
+            except (FileNotFoundError, KeyError):
+                continue
+            found = tell_incomplete(above, "/".join(parts[length:]))
+            if found is not None:
+                return found
+        return None
+
+    def pending_record(self, key: Key) -> Any:
+        """The record of the batch that a group is to get when its arrays are whole."""
+        mark = mark_of(self._root)
+        return None if mark is None else mark.get("records", {}).get("/".join(key))
+
     def keep_fields(self, group: StoredGroup) -> None:
         """Remember the group that stands for a structured array."""
         self._fields[group.key] = group
@@ -166,7 +188,7 @@ class _GroupReader:
     def read(self) -> StoredGroup:
         attrs = dict(self._node.attrs)
         where = f"{self._owner.description}, group {group_name(self._key)!r}"
-        record = attrs.get(BATCH_ATTR)
+        record = self._owner.pending_record(self._key) or attrs.get(BATCH_ATTR)
         recorded = None if record is None else parse_batch_record(record, where)
         self._multiscales = axes_of_multiscales(attrs)
         members = list(self._members())
@@ -191,6 +213,7 @@ class _GroupReader:
             recorded,
             left_out=self._left_out,
             tensorclass=own.get("tensorclass"),
+            incomplete=self._owner.incomplete(self._node, self._key),
         )
 
     def _read_payloads(self, members: list[tuple[str, Node]]) -> None:
@@ -271,10 +294,7 @@ class _GroupReader:
         stored = self._through_xarray(name, array, dims, raw=not named, mask=by_xarray)
         if torch_dtype is not None:
             stored.data = WidenedArray(stored.data, torch_dtype)
-            stored.encoding = {
-                "torch_dtype": torch_dtype,
-                "preferred_chunks": stored.encoding.get("preferred_chunks", {}),
-            }
+            stored.encoding = {"torch_dtype": torch_dtype}
             stored.attrs.pop("_FillValue", None)
         stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
         marked = STACK_ATTR in attrs
@@ -368,17 +388,21 @@ class _GroupReader:
         store._cache_members, store._members = True, {name: with_dims(array, stand_ins)}
         variable = store.open_store_variable(name)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
-        encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2, foreign=raw or None in dims)
+        encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
         if variable.dtype.kind in "mM":
             # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
             attrs.pop("_FillValue", None)
             encoding.pop("fill_value", None)
         data: Any = variable._data
+        straight = None
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
             straight = as_raw(array, data)
             data = data if straight is None else straight
-        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0)
+        # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
+        pieces = _pieces(array, encoding)
+        pieces = None if straight is not None and array.ndim and array.chunks[0] >= array.shape[0] else pieces
+        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0, pieces=pieces)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""
@@ -388,18 +412,28 @@ class _GroupReader:
             data = FieldArray(stored.data, field)
             dims = stored.dims + (None,) * (len(data.shape) - len(stored.dims))
             role = "coord" if data.dtype.kind in "OSUT" else None
-            group.arrays[field] = StoredArray(field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw)
+            pieces = None if stored.pieces is None else (*stored.pieces, *data.shape[len(stored.pieces) :])
+            group.arrays[field] = StoredArray(
+                field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
+            )
         self._owner.keep_fields(group)
         self._groups.append(name)
 
 
-def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool, foreign: bool) -> dict[str, Any]:
+def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:
+    """What is read at once: a shard, or a chunk; chunks of several sizes are left to xarray, which lists them."""
+    listed = encoding.get("preferred_chunks", {})
+    if any(not isinstance(size, int) for size in listed.values()):
+        return None
+    encoding.pop("preferred_chunks", None)
+    return tuple(array.shards or array.chunks)
+
+
+def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool) -> dict[str, Any]:
     """Drop what would make a later plain ``to_zarr`` raise or warn: after a selection, or in the other zarr format."""
     # one chunk for the whole array, as tensordict writes it: after isel or chunk it no longer fits
     if encoding.get("chunks") == shape and encoding.get("shards") is None:
         encoding.pop("chunks", None)
-    if foreign:
-        encoding.pop("preferred_chunks", None)
     if is_v2:
         # codecs of v2 are refused by a v3 writer, which is the default
         for name in ("compressors", "filters"):

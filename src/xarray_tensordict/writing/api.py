@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,9 +10,9 @@ import xarray as xr
 
 from ..core.suggest import there_are
 from ..stores.remote import client_errors
-from .arguments import check_choice, progress_bar
+from .arguments import check_choice
 from .encodings import check_sizes
-from .plan import Source, source_of_dataset, source_of_tree
+from .plan import Source, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
@@ -46,6 +46,7 @@ def _write_h5(
     append_dim: Hashable | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[str, int] | None = None,
+    unlimited_dims: Iterable[str] = (),
     compute: bool = True,
     progress: bool = False,
 ) -> Any:
@@ -56,19 +57,21 @@ def _write_h5(
     check_choice("mode", mode, (None, "w", "w-", "x", "a"))
     if append_dim is not None and mode not in {None, "a"}:
         raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
-    options = Hdf5Options(checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)))
+    add_unlimited(source, unlimited_dims)
+    options = Hdf5Options(
+        checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)), progress
+    )
     prefix = tuple(part for part in (group or "").split("/") if part)
-    with progress_bar(shown=progress and compute):
-        return create_file(
-            source,
-            path,
-            options,
-            layout,
-            mode=mode or ("w" if append_dim is None else "a"),
-            prefix=prefix,
-            compute=compute,
-            append_dim=None if append_dim is None else str(append_dim),
-        )
+    return create_file(
+        source,
+        path,
+        options,
+        layout,
+        mode=mode or ("w" if append_dim is None else "a"),
+        prefix=prefix,
+        compute=compute,
+        append_dim=None if append_dim is None else str(append_dim),
+    )
 
 
 def _sizes(source: Source) -> dict[str, int]:
@@ -121,24 +124,48 @@ def _write_zarr(
         consolidated,
         target.storage_options,
         compute,
+        progress,
     )
-    with client_errors(target.store, target.description), progress_bar(shown=progress and compute):
-        if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
-            from .zarr_update import update_store
+    with client_errors(target.store, target.description):
+        return _into_zarr(
+            source,
+            target,
+            options,
+            layout,
+            mode=mode,
+            append_dim=append_dim,
+            region=region,
+            zarr_format=zarr_format,
+        )
 
-            return update_store(
-                source,
-                target,
-                options,
-                layout,
-                mode=mode,
-                append_dim=append_dim,
-                region=region,
-                zarr_format=zarr_format,
-            )
-        from .zarr_create import create_store
 
-        return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
+def _into_zarr(
+    source: Source,
+    target: Any,
+    options: Any,
+    layout: Layout,
+    *,
+    mode: ZarrMode | None,
+    append_dim: Hashable | None,
+    region: Region | None,
+    zarr_format: Literal[2, 3] | None,
+) -> Any:
+    if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
+        from .zarr_update import update_store
+
+        return update_store(
+            source,
+            target,
+            options,
+            layout,
+            mode=mode,
+            append_dim=append_dim,
+            region=region,
+            zarr_format=zarr_format,
+        )
+    from .zarr_create import create_store
+
+    return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
 
 
 def checked_encoding(

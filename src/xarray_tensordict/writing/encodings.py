@@ -7,14 +7,16 @@ options in zarr. None of them may make a write fail, and none may change a value
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from xarray.conventions import encode_cf_variable
 
+from ..core.blocks import merged_chunks
 from ..core.suggest import there_are
+from .output_chunks import CHUNK_BYTES, default_chunks
 
 _CF_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
 _CF_TIMES = ("units", "calendar")
@@ -129,6 +131,7 @@ def zarr_encoding(
     variable: xr.Variable,
     *,
     zarr_format: int,
+    batch_dims: Collection[str],
     chunks: Mapping[str, int],
     shards: Mapping[str, int],
     compressors: Any,
@@ -136,24 +139,17 @@ def zarr_encoding(
 ) -> dict[str, Any]:
     """The encoding of a new zarr array: what the caller asks for, then what still fits of the variable's own."""
     encoding = cf_encoding(variable) if keep_cf else {}
-    wanted = None
-    if variable.ndim and any(str(dim) in chunks for dim in variable.dims):
-        wanted = chunks_by_dim(variable, chunks)
-    inherited = storage_chunks(variable)
-    wanted = wanted or inherited or dask_chunks(variable)
-    if wanted is not None:
+    asked = {str(dim) for dim in variable.dims} & set(chunks)
+    inherited = None if asked else _inherited_chunks(variable)
+    if variable.ndim:
+        wanted = inherited or default_chunks(variable, batch_dims, chunks)
+        if inherited is None:
+            wanted = _dividing(wanted, variable, shards, chunks)
         encoding["chunks"] = wanted
-    if variable.ndim and any(str(dim) in shards for dim in variable.dims):
-        encoding["shards"] = _shards(name, variable, shards, wanted)
-        encoding.setdefault("chunks", encoding["shards"])
-    elif wanted is not None and wanted == inherited and not chunks and zarr_format == 3:
-        own = variable.encoding.get("shards")
-        if (
-            isinstance(own, tuple)
-            and len(own) == variable.ndim
-            and all(s % c == 0 for s, c in zip(own, wanted, strict=True))
-        ):
-            encoding["shards"] = own
+        if any(str(dim) in shards for dim in variable.dims):
+            encoding["shards"] = _shards(name, variable, shards, wanted)
+        elif inherited is not None and zarr_format == 3 and fits_shards(wanted, variable.encoding.get("shards")):
+            encoding["shards"] = variable.encoding["shards"]
     if compressors is not None:
         encoding["compressors"] = compressors
     elif _codecs_fit(variable.encoding.get("compressors"), zarr_format):
@@ -161,16 +157,42 @@ def zarr_encoding(
     return encoding
 
 
-def _shards(
-    name: str, variable: xr.Variable, shards: Mapping[str, int], chunks: tuple[int, ...] | None
+def _dividing(
+    chunks: tuple[int, ...], variable: xr.Variable, shards: Mapping[str, int], asked: Mapping[str, int]
 ) -> tuple[int, ...]:
+    """Chunks that nobody asked for, such that the shards which somebody asks for hold whole ones."""
+    found = list(chunks)
+    for axis, dim in enumerate(map(str, variable.dims)):
+        shard = shards.get(dim, -1)
+        if shard != -1 and dim not in asked:
+            found[axis] = next(part for part in range(min(chunks[axis], shard), 0, -1) if shard % part == 0)
+    return tuple(found)
+
+
+def _inherited_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
+    """The chunks that a variable had in its store; those of HDF5 are often tiny, and each would be a file."""
+    found = storage_chunks(variable)
+    if found is None or variable.encoding.get("chunks") is not None:
+        return found
+    return merged_chunks(found, variable.shape, max(variable.dtype.itemsize, 1), CHUNK_BYTES)
+
+
+def fits_shards(chunks: Any, shards: Any) -> bool:
+    """Whether shards hold whole chunks."""
+    if not isinstance(shards, tuple | list) or not isinstance(chunks, tuple | list) or len(shards) != len(chunks):
+        return False
+    return all(shard % chunk == 0 for shard, chunk in zip(shards, chunks, strict=True))
+
+
+def _shards(name: str, variable: xr.Variable, shards: Mapping[str, int], chunks: tuple[int, ...]) -> tuple[int, ...]:
     """Shards by dim; dims that are not named get one that covers the dim (a whole number of chunks)."""
-    inner = chunks or variable.shape
     found = []
-    for dim, chunk, full in zip(variable.dims, inner, variable.shape, strict=True):
-        chunk = max(chunk, 1)
+    for dim, chunk, full in zip(variable.dims, chunks, variable.shape, strict=True):
         whole = -(-max(full, 1) // chunk) * chunk
         size = shards.get(str(dim), -1)
+        if size >= full:
+            # chunks that are larger than the dim have been cut to it
+            size = whole
         if size != -1 and size % chunk:
             raise ValueError(
                 f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards "

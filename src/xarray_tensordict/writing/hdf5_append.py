@@ -24,10 +24,13 @@ from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
 from ..stores.hdf5_dims import NON_COORD_PREFIX
 from ..stores.hdf5_store import Hdf5Store
+from .append_checks import check_append
+from .hdf5_blocks import store_blocks
 from .plan import Source
 from .store_fit import fit
 from .stored_form import to_json
-from .zarr_update import check_append, grown
+from .streaming import streamed
+from .zarr_update import grown
 from .zarr_writer import read_now
 
 
@@ -99,7 +102,8 @@ def plan_append(source: Source, path: Path, prefix: Key, dim: str) -> Append:
     try:
         ds = open_flat(store, OpenOptions(nested=True))
         there = _There(ds, infer_dataset(ds), where)
-        added = check_append(source, there, dim)
+        check_append(source, ds, dim, where)
+        added = int(source.flat.sizes[dim])
         with h5py.File(path, "r") as file:
             found = Append(prefix, batches=grown(there, dim, added))
             for key, node in source.nodes.items():
@@ -132,7 +136,8 @@ def _plan_variable(
         dtype=_numpy_dtype(dataset),
         metadata=SimpleNamespace(zarr_format=3),
     )
-    renamed = xr.Variable(old.dims, new._data, new.attrs, fastpath=True)
+    held = streamed(new)
+    renamed = xr.Variable(old.dims, held._data, held.attrs, fastpath=True)
     fitted = fit(name, renamed, old, bare, there.where)  # type: ignore[arg-type]
     order = own_array_record(bare.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
     axes = [order.index(number) for number in range(new.ndim)]
@@ -172,12 +177,10 @@ def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, whe
         )
 
 
-def write_append(append: Append, file: h5py.File) -> None:
+def write_append(append: Append, file: h5py.File, *, progress: bool = False) -> None:
     """Grow the datasets of a file that is open for writing, and make its records true."""
-    import dask.array
-
     base = file["/" + "/".join(append.prefix)]
-    sources, targets, regions = [], [], []
+    sources, targets = [], []
     for rows in append.rows:
         dataset = file[rows.path]
         _grow_scales(dataset, rows.shape)
@@ -188,15 +191,24 @@ def write_append(append: Append, file: h5py.File) -> None:
             dataset[rows.where] = _for_h5py(read_now(rows.values), dataset)
         else:
             sources.append(rows.values.data.map_blocks(_for_h5py, dataset.dtype, dtype=rows.values.dtype))
-            targets.append(dataset)
-            regions.append(rows.where)
-    if sources:
-        store: Any = dask.array.store
-        store(sources, targets, regions=regions, lock=True)
+            targets.append(_Part(dataset, rows.where))
+    store_blocks(sources, targets, progress=progress)
     if append.texts:
         _rewrite_texts(base, append.texts)
     for key, batch in append.batches.items():
         _record(base["/".join(key)] if key else base, batch)
+
+
+class _Part:
+    """A part of a dataset, as a target for blocks."""
+
+    def __init__(self, dataset: h5py.Dataset, where: tuple[slice, ...]) -> None:
+        self._dataset = dataset
+        self._starts = tuple(part.start for part in where)
+
+    def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
+        moved = zip(region, self._starts, strict=True)
+        self._dataset[tuple(slice(part.start + start, part.stop + start) for part, start in moved)] = block
 
 
 def _for_h5py(values: np.ndarray[Any, Any], like: Any) -> np.ndarray[Any, Any]:

@@ -13,10 +13,12 @@ import h5py
 
 from ..core.model import Key
 from ..stores.hdf5_files import is_open_for_writing
+from .hdf5_blocks import refuse_delayed
 from .hdf5_writer import Hdf5Options, check_attrs, write_with_h5py, write_with_xarray
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced
 from .stored_form import Layout
+from .streaming import stream_source
 
 
 def create_file(
@@ -50,6 +52,7 @@ def create_file(
     ValueError
         Where there is a folder, or a file that is no HDF5 file; where this process has the file open for writing.
     """
+    stream_source(source)
     if isinstance(path, io.IOBase) or (hasattr(path, "write") and hasattr(path, "seek")):
         plan = _checked(plan_write(source, layout, "hdf5"))
         return _run(lambda: _into_object(plan, path, prefix, options), compute=compute)
@@ -65,7 +68,9 @@ def create_file(
         from .hdf5_append import plan_append, write_append
 
         append = plan_append(source, target, prefix, append_dim)
-        return _run(lambda: _change(target, lambda file: write_append(append, file)), compute=compute)
+        return _run(
+            lambda: _change(target, lambda file: write_append(append, file, progress=options.progress)), compute=compute
+        )
     adds = mode == "a" and target.exists()
     if adds:
         from .hdf5_update import plan_addition
@@ -92,6 +97,7 @@ def _run(write: Callable[[], None], *, compute: bool) -> Any:
     if compute:
         write()
         return None
+    refuse_delayed()
     from dask.delayed import delayed
 
     return delayed(write, pure=False)()

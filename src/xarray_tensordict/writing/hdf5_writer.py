@@ -20,15 +20,15 @@ from xarray.core.coordinates import Coordinates
 from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ..core.model import Key
 from ..core.unbatched_entry import encode_array
-from ..dataset.xarray_private import past_cache
+from ..dataset.xarray_private import create_netcdf, past_cache
 from .encodings import hdf5_encoding
+from .hdf5_blocks import store_blocks
 from .packing import packed
 from .plan import GroupPlan, WritePlan
 from .stored_form import Stored, to_json
 from .zarr_writer import read_now
 
 _JSON_MARK = json.dumps({"encoding": "json"})
-_BLOCK_BYTES = 64 << 20
 _NETCDF_WORDS = ("zlib", "complevel", "chunksizes", "contiguous", "dtype")
 _H5PY_WORDS = ("shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset", "chunks")
 _KNOWN = frozenset((*_NETCDF_WORDS, *_H5PY_WORDS))
@@ -44,10 +44,13 @@ class Hdf5Options:
         By the names of the Dataset: h5netcdf's words, or h5py's.
     chunks
         Sizes by dim.
+    progress
+        Show a bar while dask computes.
     """
 
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     chunks: Mapping[str, int] = field(default_factory=dict)
+    progress: bool = False
 
 
 def write_with_h5py(plan: WritePlan, file: h5py.File, prefix: Key, options: Hdf5Options) -> None:
@@ -66,7 +69,7 @@ def write_with_h5py(plan: WritePlan, file: h5py.File, prefix: Key, options: Hdf5
     if plan.unbatched:
         root = file.require_group("/" + "/".join(prefix))
         _write_json(root, UNBATCHED_NAME, to_json(_unbatched_object(plan, root), UNBATCHED_NAME), {}, {})
-    _store_together(pending)
+    store_blocks([data for data, _ in pending], [dataset for _, dataset in pending], progress=options.progress)
     for key, group in plan.groups.items():
         if group.batch_record is not None:
             file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
@@ -92,15 +95,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _store_together(pending: list[tuple[Any, h5py.Dataset]]) -> None:
-    """Compute all dask arrays as one graph, each block written under one lock."""
-    if pending:
-        import dask.array
-
-        sources, targets = zip(*pending, strict=True)
-        dask.array.store(list(sources), list(targets), lock=True)
 
 
 # -- one variable ------------------------------------------------------------------------------------------------------
@@ -168,17 +162,7 @@ def _fill(dataset: h5py.Dataset, variable: xr.Variable, pending: list[tuple[Any,
     if variable.chunks is not None:
         pending.append((variable.data, dataset))
         return
-    lazy = past_cache(variable)
-    if not variable.ndim or isinstance(lazy._data, np.ndarray) or variable.dtype.kind == "O":
-        dataset[...] = lazy.values
-        return
-    row_bytes = max(1, variable.nbytes // variable.shape[0])
-    step = max(1, _BLOCK_BYTES // row_bytes)
-    chunk = (variable.encoding.get("preferred_chunks") or {}).get(variable.dims[0], 1)
-    step = max(int(chunk), step // int(chunk) * int(chunk)) if isinstance(chunk, int) and chunk else step
-    for start in range(0, variable.shape[0], step):
-        # by numbers of axes: a dim can stand twice
-        dataset[start : start + step] = lazy[(slice(start, start + step),)].values
+    dataset[...] = past_cache(variable).values
 
 
 def _write_scalar(node: h5py.Group, name: str, stored: Stored) -> None:
@@ -298,14 +282,18 @@ def write_with_xarray(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Opt
             for name in group.stored
             if group.node.names[name] in options.encoding
         }
-        ds.to_netcdf(
+        store, sources, targets = create_netcdf(
+            ds,
             path,
             mode="w" if new and not number else "a",
             group="/".join((*prefix, *key)) or None,
-            engine="h5netcdf",
             encoding=explicit,
             unlimited_dims=sorted(group.node.unlimited & set(map(str, ds.dims))),
         )
+        try:
+            store_blocks(sources, targets, progress=options.progress)
+        finally:
+            store.close()
     with h5py.File(path, "r+") as file:
         for key, group in plan.groups.items():
             if group.batch_record is not None:

@@ -5,7 +5,7 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,8 @@ class GroupPlan:
         Attributes of the group, without any marker; None: leave those there are.
     batch_record
         The value of ``__tensordict__``, None where there is to be none.
+    batch_dims
+        The batch dims, under the names that the variables have.
     """
 
     node: Node
@@ -96,6 +98,7 @@ class GroupPlan:
     coords: set[str] = field(default_factory=set)
     attrs: dict[str, Any] | None = None
     batch_record: dict[str, Any] | None = None
+    batch_dims: tuple[str, ...] = ()
 
 
 @dataclass
@@ -175,6 +178,27 @@ def source_of_tree(dt: xr.DataTree) -> Source:
     return Source(
         ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
     )
+
+
+def add_unlimited(source: Source, dims: Iterable[str]) -> None:
+    """Let dims grow that the caller names as the flat view does, in every group.
+
+    Raises
+    ------
+    ValueError
+        For a dim that is not there.
+    """
+    if isinstance(dims, str):
+        dims = (dims,)
+    for dim in dims:
+        if dim not in source.flat.dims:
+            raise ValueError(
+                f"unlimited_dims: there is no dim {dim!r}; the dims there are: {sorted(map(str, source.flat.dims))}"
+            )
+        for node in source.nodes.values():
+            for local, variable in node.variables.items():
+                flat = source.flat.variables[node.names[local]]
+                node.unlimited |= {str(own) for own, name in zip(variable.dims, flat.dims, strict=True) if name == dim}
 
 
 def check_names(ds: xr.Dataset) -> None:
@@ -277,7 +301,7 @@ def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool =
                     "variables without "
                     f"batch dims; rename it, or write with layout='xarray'"
                 )
-            dims = tuple(str(dim) for dim in batch.dims)
+            dims = group.batch_dims = tuple(str(dim) for dim in batch.dims)
             place = Place(node.names[name], layout, format, source.classes[(*key, name)], dims, lazily)
             stored = store_form(variable, place)
             role = "coord" if name in node.coords else "data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,10 +11,10 @@ import xarray as xr
 import zarr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from ..core.metadata import ARRAY_ATTR, own_array_record
+from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
 from ..core.model import Inference
 from .packing import checked
-from .stored_form import NS_UNITS, map_values, nanoseconds
+from .stored_form import map_values, nanoseconds
 
 
 class Existing(Protocol):
@@ -50,6 +51,15 @@ def check_same(name: str, new: xr.Variable, there: xr.Variable, where: str) -> N
             f"{where}: variable {name!r} has dtype {there.dtype} there, found {new.dtype}; convert it with "
             f".astype({there.dtype.name!r}) if nothing is lost by that"
         )
+
+
+def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str, int | None], where: str) -> None:
+    """Raise ``ValueError`` unless a variable fits what is there; `free` has other sizes for some dims, None for any."""
+    check_same(name, new, old, where)
+    for dim, found, expected in zip(new.dims, new.shape, old.shape, strict=True):
+        wanted = free.get(str(dim), expected)
+        if wanted is not None and found != wanted:
+            raise ValueError(f"{where}: variable {name!r} needs size {wanted} along {dim!r}, found {found}")
 
 
 def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
@@ -147,9 +157,12 @@ def _comes_back(name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Arr
     held = stored.astype(array.dtype)
     if not np.array_equal(held.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
         return False
-    decoded = decode_cf_variable(
-        name, xr.Variable(new.dims, held, dict(array.attrs)), decode_timedelta=new.dtype.kind == "m"
-    )
+    try:
+        decoded = decode_cf_variable(
+            name, xr.Variable(new.dims, held, dict(array.attrs)), decode_timedelta=new.dtype.kind == "m"
+        )
+    except (ValueError, OverflowError):
+        return False
     return decoded.dtype.kind == new.dtype.kind and np.array_equal(
         np.asarray(decoded.values), np.asarray(new.values), equal_nan=True
     )

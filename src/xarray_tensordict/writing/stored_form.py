@@ -18,6 +18,7 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
+from ..core.metadata import NS_UNITS
 from ..core.model import EntryClass
 from ..dataset.xarray_private import read
 
@@ -27,7 +28,6 @@ Form = Literal["array", "json", "ragged", "unbatched"]
 """An array; the JSON text of Python objects; one array of any length for each element (HDF5 only); a part of the entry
 ``_unbatched``."""
 
-NS_UNITS = "nanoseconds since 1970-01-01"
 CALENDAR = "proleptic_gregorian"
 
 _NUMBERS = "biufc"

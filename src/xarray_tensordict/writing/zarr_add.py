@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
+
+import zarr
 
 from ..core.metadata import BATCH_ATTR
 from ..core.model import GroupBatch, Key
 from .additions import plan_added
 from .json_texts import merge_unbatched
 from .plan import Source, WritePlan
+from .store_fit import check_sizes
 from .stored_form import Layout
-from .zarr_create import joined
+from .streaming import stream_source
+from .zarr_finish import mark, quiet
 from .zarr_target import ZarrTarget
-from .zarr_there import Change, There, check_sizes, finish_update, plan_region, write_change
-from .zarr_writer import ZarrOptions, check_attrs, dataset_of, quiet, write_group
+from .zarr_there import Change, There, finish_of, plan_region, take_back, write_change
+from .zarr_writer import ZarrOptions, check_attrs, dataset_of, write_group
 
 
 def add_variables(
@@ -38,13 +43,21 @@ def add_variables(
                 check_sizes(name, source.flat.variables[name], old.variables[name], {}, there.where)
                 whole = tuple(slice(0, size) for size in variable.shape)
                 plan_region(change, there, (*key, local), name, variable, whole, None)
+    stream_source(source)
     plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr")
     check_attrs(plan)
-    delayed = write_change(change, there, compute=options.compute)
-    delayed += _create(plan, there, target, options)
-    batches = _batches(plan, there)
-    finish_update(there, batches, target, options)
-    return None if options.compute else joined(delayed)
+    step = finish_of(there, target, options, _batches(plan, there))
+    mark(step, {"kind": "overwrite", "arrays": sorted({*change.paths, *new})})
+    made = Created()
+    try:
+        _create(plan, there, target, options, made)
+        return write_change(change, there, step, options, {}, made.delayed)
+    except BaseException:
+        # an array that was created and not filled would pass for one of fill values
+        made.remove()
+        if not change.regions:
+            take_back(there, step)
+        raise
 
 
 def _layout(there: There, asked: Layout) -> Layout:
@@ -54,9 +67,24 @@ def _layout(there: There, asked: Layout) -> Layout:
     return "xarray" if there.ds.variables else asked
 
 
-def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOptions) -> list[Any]:
+@dataclass
+class Created:
+    """What has been created so far: to be written by dask, or removed again."""
+
+    delayed: list[Any] = field(default_factory=list)
+    before: list[tuple[zarr.Group, frozenset[str], dict[str, Any]]] = field(default_factory=list)
+
+    def remove(self) -> None:
+        """Leave the groups as they were."""
+        with quiet():
+            for node, names, attrs in self.before:
+                for name in set(node.keys()) - names:
+                    del node[name]
+                node.attrs.put(attrs)
+
+
+def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOptions, made: Created) -> None:
     """Create the new arrays, group by group; attributes of groups are added to those there are."""
-    delayed = []
     with quiet():
         if plan.unbatched:
             merge_unbatched(plan, there)
@@ -73,17 +101,9 @@ def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOpti
             if group.batch_record is not None and (BATCH_ATTR in there.root.attrs or not there.ds.variables):
                 attrs[BATCH_ATTR] = group.batch_record
             whole = ds.reset_coords(named).assign_attrs(attrs)
-            before, held = set(node.keys()), dict(node.attrs)
-            try:
-                written = write_group(whole, group, target.store, (*target.prefix, *key), options, mode="a")
-            except BaseException:
-                # an array that was created and not filled would pass for one of fill values
-                for name in set(node.keys()) - before:
-                    del node[name]
-                node.attrs.put(held)
-                raise
-            delayed += [] if options.compute else [written]
-    return delayed
+            made.before.append((node, frozenset(node.keys()), dict(node.attrs)))
+            written = write_group(whole, group, target.store, (*target.prefix, *key), options, mode="a")
+            made.delayed += [written] if any(ds[name].chunks for name in ds.variables) else []
 
 
 def _batches(plan: WritePlan, there: There) -> dict[Key, GroupBatch]:

@@ -17,8 +17,10 @@ from .lazy_sources import refuse_reading_from
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced, swap
 from .stored_form import Layout
+from .streaming import stream_source
+from .zarr_finish import Finish, finish
 from .zarr_target import ZarrTarget, check_replaceable
-from .zarr_writer import ZarrOptions, check_attrs, consolidate, quiet, write_new
+from .zarr_writer import ZarrOptions, check_attrs, write_new
 
 
 def create_store(
@@ -52,6 +54,9 @@ def create_store(
             "group to the folder, and pack it again"
         )
     options = _with_format(target, options, zarr_format)
+    if target.kind != "zip" and not (target.kind == "folder" and options.compute):
+        refuse_reading_from(source.flat, target)
+    stream_source(source)
     plan = plan_write(source, layout, "zarr", lazily=not options.compute)
     check_attrs(plan)
     if target.kind == "zip":
@@ -60,21 +65,8 @@ def create_store(
     if target.kind == "folder" and options.compute:
         _create_folder(plan, target, options)
         return None
-    refuse_reading_from(source.flat, target)
     _require_parents(target, options)
-    delayed = write_new(plan, target.store, target.prefix, options)
-    return None if options.compute else joined(delayed)
-
-
-def joined(delayed: list[Any]) -> Any:
-    """One ``Delayed`` for several."""
-    from dask.delayed import delayed as delay
-
-    return delay(_nothing)(delayed)
-
-
-def _nothing(results: Any) -> None:
-    """What the Delayed of all groups gives."""
+    return write_new(plan, target.store, target.prefix, options)
 
 
 def _with_format(target: ZarrTarget, options: ZarrOptions, asked: int | None) -> ZarrOptions:
@@ -110,29 +102,23 @@ def _create_folder(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) ->
         with replaced(target.path) as beside:
             fresh = replace(target, path=beside, store=str(beside))
             _require_parents(fresh, options)
-            write_new(plan, fresh.store, target.prefix, options)
+            write_new(plan, fresh.store, target.prefix, options, in_place=False)
         return
     # a group of a store: it alone is replaced
     root = Path(os.path.realpath(target.path))
     had = is_consolidated(target, options)
     with tempfile.TemporaryDirectory(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent) as folder:
-        write_new(plan, folder, target.prefix, replace(options, consolidated=False))
+        write_new(plan, folder, target.prefix, replace(options, consolidated=False), in_place=False)
         _require_parents(target, options)
         swap(Path(folder).joinpath(*target.prefix), root.joinpath(*target.prefix))
-    refresh_consolidated(target, options, had=had)
+    if options.consolidated is not False or had:
+        finish(Finish(target.store, (), options.storage_options, True), unmark=False)
 
 
 def is_consolidated(target: ZarrTarget, options: ZarrOptions) -> bool:
     """Whether a store has consolidated metadata; to be asked before a change, which may remove it."""
     root = zarr.open_group(target.store, mode="r", storage_options=options.storage_options)
     return root.metadata.consolidated_metadata is not None
-
-
-def refresh_consolidated(target: ZarrTarget, options: ZarrOptions, *, had: bool) -> None:
-    """Make consolidated metadata that was there true again, even where none is asked for."""
-    if options.consolidated is not False or had:
-        with quiet():
-            consolidate(target.store, options)
 
 
 def _create_zip(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -> None:
@@ -153,7 +139,7 @@ def _create_zip(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -> No
     ):
         written = replace(target, kind="folder", path=Path(folder), store=folder)
         _require_parents(written, options)
-        write_new(plan, folder, target.prefix, replace(options, consolidated=False))
+        write_new(plan, folder, target.prefix, replace(options, consolidated=False), in_place=False)
         with zipfile.ZipFile(beside, "w", compression=zipfile.ZIP_STORED, allowZip64=True) as archive:
             for member in sorted(Path(folder).rglob("*")):
                 if member.is_file():
@@ -173,7 +159,7 @@ def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -
     memory: Mapping[str, Any] = {}
     store = zarr.storage.MemoryStore(memory)  # type: ignore[arg-type]
     _require_parents(replace(target, kind="store", path=None, store=store), options)
-    write_new(plan, store, target.prefix, replace(options, consolidated=False))
+    write_new(plan, store, target.prefix, replace(options, consolidated=False), in_place=False)
 
     async def copy() -> None:
         for key in sorted([key async for key in store.list()]):

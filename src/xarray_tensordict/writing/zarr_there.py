@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
 
-from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, batch_record, own_array_record
+from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, own_array_record
 from ..core.model import GroupBatch, Inference, Key
-from ..dataset.describe import key_of
-from ..dataset.entries import td_names
 from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
-from ..stores.zarr_private import walk_members
+from ..stores.zarr_completeness import mark_of
 from ..stores.zarr_store import ZarrGroupStore
 from .lazy_sources import reads_from
 from .plan import Source
-from .store_fit import check_same, fit
+from .running import compute_all
+from .store_fit import fit
 from .stored_form import contiguous
-from .zarr_create import is_consolidated, refresh_consolidated
+from .streaming import streamed
+from .zarr_create import is_consolidated
+from .zarr_finish import Finish, delayed_finish, finish, mark, quiet, settle_mark
 from .zarr_target import ZarrTarget
-from .zarr_writer import ZarrOptions, quiet
+from .zarr_writer import ZarrOptions
 
 
 @dataclass
@@ -67,12 +70,15 @@ class Change:
         Array, new shape or None, where to write, what.
     texts
         By path: a variable whose values are kept as JSON, with its new values.
+    paths
+        Of the arrays, below the group that is changed.
     """
 
     regions: list[tuple[zarr.Array[Any], tuple[int, ...] | None, tuple[slice, ...], xr.Variable]] = field(
         default_factory=list
     )
     texts: dict[Key, xr.Variable] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
 
 
 def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
@@ -85,7 +91,10 @@ def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
         consolidated=False,
         storage_options=options.storage_options,
     )
-    ds = open_flat(reader, OpenOptions(nested=True))
+    with warnings.catch_warnings():
+        # whoever completes a store knows that it is not complete
+        warnings.filterwarnings("ignore", message=".*the store is not complete")
+        ds = open_flat(reader, OpenOptions(nested=True))
     with quiet():
         root = zarr.open_group(
             target.store, path=prefix, mode="r+", use_consolidated=False, storage_options=options.storage_options
@@ -123,15 +132,6 @@ def settle_lazy(source: Source, there: There, target: ZarrTarget) -> None:
         )
 
 
-def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str, int | None], where: str) -> None:
-    """Raise ``ValueError`` unless a variable fits what is there; `free` has other sizes for some dims, None for any."""
-    check_same(name, new, old, where)
-    for dim, found, expected in zip(new.dims, new.shape, old.shape, strict=True):
-        wanted = free.get(str(dim), expected)
-        if wanted is not None and found != wanted:
-            raise ValueError(f"{where}: variable {name!r} needs size {wanted} along {dim!r}, found {found}")
-
-
 def plan_region(
     change: Change,
     there: There,
@@ -147,7 +147,8 @@ def plan_region(
     if array is None or NON_TENSOR_ATTR in array.attrs:
         change.texts[key] = _patched(old, new, where, shape)
         return
-    encoded = fit(name, new, old, array, there.where)
+    change.paths.add("/".join(key))
+    encoded = fit(name, streamed(new), old, array, there.where)
     order = own_array_record(array.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
     axes = [order.index(axis) for axis in range(new.ndim)]
     stored_where = tuple(where[axis] for axis in axes)
@@ -169,27 +170,96 @@ def _patched(
     return changed
 
 
-def write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
-    """Resize, then write: what is in memory at once, dask arrays as one graph.
+def write_change(
+    change: Change,
+    there: There,
+    step: Finish,
+    options: ZarrOptions,
+    marked: Mapping[str, Any],
+    created: Sequence[Any] = (),
+) -> Any:
+    """Resize, write what is in memory, then what dask holds as one graph, then finish.
 
-    Where that fails, arrays that were grown get their old shape back, so that no row of it passes for data.
+    Where that fails, arrays that were grown get their old shape back, so that no row of it passes for data. A mark says
+    meanwhile what is being done, for the case that the process dies.
+
+    Parameters
+    ----------
+    marked
+        The mark, without the names of the arrays; empty where it has been set.
+    created
+        What writes arrays that have just been created.
+
+    Returns
+    -------
+    dask.delayed.Delayed or None
+        With ``compute=False`` what writes the rest, and finishes.
     """
+    names = sorted({*change.paths, *("/".join(key) for key in change.texts)})
     grown = [(array, tuple(array.shape)) for array, shape, *_ in change.regions if shape is not None]
+    if marked and names:
+        mark(step, {**marked, "arrays": names})
     try:
-        return _write_change(change, there, compute=compute)
+        stored = [*created, *_write_regions(change, there)]
+        if options.compute:
+            compute_all(stored, progress=options.progress)
+        # last, since a dask graph can fail while it is computed
+        if change.texts:
+            from .json_texts import rewrite_texts
+
+            rewrite_texts(change.texts, there)
     except BaseException:
         with quiet():
             for array, shape in grown:
                 array.resize(shape)
+        if marked:
+            take_back(there, step)
         raise
+    if not options.compute:
+        return delayed_finish(step, stored)
+    finish(step)
+    return None
 
 
-def _write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
+def take_back(there: There, step: Finish) -> None:
+    """Remove the mark of a change after which the store is as it was."""
+    finish(replace(step, consolidate=there.consolidated, records={}, batches={}))
+
+
+def write_region(change: Change, there: There, step: Finish, options: ZarrOptions, region: Mapping[str, slice]) -> Any:
+    """Write to a part of the arrays; their metadata stay, so that many processes can do so at the same time."""
+    stored = _write_regions(change, there)
+    names = sorted(change.paths)
+    if not options.compute:
+        from dask.delayed import delayed
+
+        settle = partial(_settle_after, step, dict(region), names)
+        return delayed(settle, pure=False)(stored)
+    compute_all(stored, progress=options.progress)
+    if change.texts:
+        from .json_texts import rewrite_texts
+
+        rewrite_texts(change.texts, there)
+        finish(step, unmark=False)
+    settle_mark(step, region, names)
+    return None
+
+
+def _settle_after(step: Finish, region: Mapping[str, slice], names: list[str], results: Any) -> None:
+    settle_mark(step, region, names)
+
+
+def _write_regions(change: Change, there: There) -> list[Any]:
+    """Write what is in memory; returns a ``Delayed`` for what dask holds."""
     sources, targets, regions = [], [], []
+    found = mark_of(there.root)
     with quiet():
         for array, shape, where, variable in change.regions:
             if shape is not None:
                 array.resize(shape)
+            if found is not None:
+                # as long as the mark is there, a chunk that is missing counts as not written
+                array = array.with_config({"write_empty_chunks": True})
             if variable.chunks is None:
                 if 0 not in variable.shape:
                     array[where] = np.asarray(variable.values)
@@ -197,18 +267,12 @@ def _write_change(change: Change, there: There, *, compute: bool) -> list[Any]:
             sources.append(_aligned(variable.data, where, array.shards or array.chunks))
             targets.append(array)
             regions.append(where)
-        stored = []
-        if sources:
-            import dask.array
+        if not sources:
+            return []
+        import dask.array
 
-            store: Any = dask.array.store
-            stored = [store(sources, targets, regions=regions, lock=False, compute=compute)]
-        # last, since a dask graph can fail while it is computed
-        if change.texts:
-            from .json_texts import rewrite_texts
-
-            rewrite_texts(change.texts, there)
-    return [] if compute else stored
+        store: Any = dask.array.store
+        return [store(sources, targets, regions=regions, lock=False, compute=False)]
 
 
 def _aligned(data: Any, where: tuple[slice, ...], chunks: tuple[int, ...]) -> Any:
@@ -223,30 +287,13 @@ def _aligned(data: Any, where: tuple[slice, ...], chunks: tuple[int, ...]) -> An
     return data.rechunk(tuple(wanted))
 
 
-def finish_update(there: There, batches: Mapping[Key, GroupBatch], target: ZarrTarget, options: ZarrOptions) -> None:
-    """Make true what the store records: batches, where a group has one, shapes of stacks, consolidated metadata."""
-    with quiet():
-        groups = [
-            ((), there.root),
-            *((key_of(path), node) for path, node in walk_members(there.root) if isinstance(node, zarr.Group)),
-        ]
-        for key, group in groups:
-            batch = next((batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in batches), None)
-            if batch is not None and BATCH_ATTR in group.attrs:
-                _record(group, batch)
-        refresh_consolidated(target, options, had=there.consolidated)
-
-
-def _record(group: zarr.Group, batch: GroupBatch) -> None:
-    """Record the batch of one group; recorded names stay, since the flat view may call its dims otherwise."""
-    found: Any = group.attrs[BATCH_ATTR]
-    names = found.get("names") if isinstance(found, Mapping) else None
-    if names is None or len(names) != len(batch.sizes):
-        names = td_names(batch)
-    record = batch_record(batch.sizes, names)
-    if found != record:
-        group.attrs[BATCH_ATTR] = record
-    sizes: Any = list(batch.sizes)
-    for _, array in group.arrays():
-        if array.attrs.get(STACK_ATTR, sizes) != sizes:
-            array.attrs[STACK_ATTR] = sizes
+def finish_of(
+    there: There,
+    target: ZarrTarget,
+    options: ZarrOptions,
+    batches: Mapping[Key, GroupBatch],
+    records: Mapping[Key, Mapping[str, Any]] | None = None,
+) -> Finish:
+    """The last step of a change; consolidated metadata that was there is made true again even where none is asked for."""
+    consolidate = options.consolidated is not False or there.consolidated
+    return Finish(target.store, target.prefix, options.storage_options, consolidate, records or {}, batches)

@@ -16,14 +16,17 @@ import xarray as xr
 import zarr
 
 from ..core.model import GroupBatch, Key
+from ..stores.zarr_completeness import mark_of, tell_incomplete
 from .adopt_names import adopt_names
+from .append_checks import check_append, same_values
 from .plan import Source
-from .store_fit import Existing
+from .store_fit import Existing, check_sizes
 from .stored_form import Layout
 from .zarr_add import add_variables
-from .zarr_create import create_store, joined
+from .zarr_create import create_store
+from .zarr_finish import records_of
 from .zarr_target import ZarrTarget
-from .zarr_there import Change, There, check_sizes, finish_update, open_there, plan_region, settle_lazy, write_change
+from .zarr_there import Change, There, finish_of, open_there, plan_region, settle_lazy, write_change, write_region
 from .zarr_writer import ZarrOptions
 
 Slices = Mapping[str, slice]
@@ -67,15 +70,11 @@ def update_store(
         return add_variables(source, there, target, options, layout, mode=str(mode))
     source, region, append_dim = adopt_names(source, there.ds, region, append_dim)
     if append_dim is not None:
-        added = check_append(source, there, str(append_dim))
-        change = _appended(source, there, str(append_dim))
-    else:
-        slices = _resolve_region(source, there, region)
-        added, change = 0, _region(source, there, slices)
-    delayed = write_change(change, there, compute=options.compute)
-    batches = grown(there, str(append_dim), added)
-    finish_update(there, batches, target, options)
-    return None if options.compute else joined(delayed)
+        return _append(source, there, target, options, str(append_dim))
+    slices = _resolve_region(source, there, region)
+    change = _region(source, there, slices)
+    step = finish_of(there, target, options, there.inference.groups)
+    return write_region(change, there, step, options, slices)
 
 
 def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable | None, region: Any) -> None:
@@ -96,39 +95,26 @@ def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable 
 # -- append ------------------------------------------------------------------------------------------------------------
 
 
-def check_append(source: Source, there: Existing, dim: str) -> int:
-    """Check that the new rows fit all that has the dim; returns how many there are."""
-    old, new = there.ds, source.flat
-    if dim not in old.sizes:
+def _append(source: Source, there: There, target: ZarrTarget, options: ZarrOptions, dim: str) -> Any:
+    """Check all, grow all that has the dim, write the rows."""
+    pending = mark_of(there.root)
+    if pending is not None:
         raise ValueError(
-            f"{there.where}: append_dim={dim!r} is no dim there; the dims are: {sorted(map(str, old.sizes))}"
+            f"{tell_incomplete(there.root) or 'the store is marked as not complete'}. Nothing is appended to "
+            f"{there.where} before that"
         )
-    if dim not in new.sizes:
-        raise ValueError(f"append_dim={dim!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}")
-    lacking = [str(name) for name, v in old.variables.items() if dim in v.dims and name not in new.variables]
-    if lacking:
-        raise ValueError(
-            f"{there.where}: {lacking[:5]} have the dim {dim!r} there and are not in the dataset, so their rows "
-            "would be missing; "
-            f"add them"
-        )
-    for name, variable in old.variables.items():
-        if dim in variable.dims and dim not in new.variables[name].dims:
-            raise ValueError(
-                f"{there.where}: variable {name!r} has dims {list(variable.dims)} there, found "
-                f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {dim!r}"
-            )
-    unknown = [str(name) for name, v in new.variables.items() if name not in old.variables and dim in v.dims]
-    if unknown:
-        raise ValueError(
-            f"{there.where}: {unknown[:5]} are not there, so their rows before these would be missing; drop them, or "
-            "write to a new "
-            f"store"
-        )
-    for name, variable in new.variables.items():
-        if dim in variable.dims:
-            check_sizes(str(name), variable, old.variables[name], {dim: None}, there.where)
-    return int(new.sizes[dim])
+    check_append(source, there.ds, dim, there.where)
+    added, size = int(source.flat.sizes[dim]), int(there.ds.sizes[dim])
+    change = _appended(source, there, dim)
+    step = finish_of(there, target, options, grown(there, dim, added))
+    marked = {
+        "kind": "append",
+        "dim": dim,
+        "start": size,
+        "stop": size + added,
+        "records": records_of(there.root, step.batches),
+    }
+    return write_change(change, there, step, options, marked)
 
 
 def _appended(source: Source, there: There, dim: str) -> Change:
@@ -187,6 +173,11 @@ def _resolve_region(source: Source, there: There, region: Any) -> dict[str, slic
 
 def _by_coordinate(new: xr.Dataset, old: xr.Dataset, dim: str, where: str) -> slice:
     if dim not in new.variables or dim not in old.variables:
+        if new.sizes[dim] != old.sizes[dim]:
+            raise ValueError(
+                f"{where}: region='auto' finds a region by the values of a coordinate, and {dim!r} has none; give the region "
+                f"as a slice, region={{{dim!r}: slice(...)}}"
+            )
         return slice(0, int(new.sizes[dim]))
     positions = pd.Index(old.variables[dim].values).get_indexer(pd.Index(new.variables[dim].values))
     if (positions == -1).any():
@@ -207,12 +198,18 @@ def _region(source: Source, there: There, region: Slices) -> Change:
     if unknown:
         raise ValueError(f"{there.where}: {unknown[:5]} are not there, and a region cannot add variables; drop them")
     sizes = {dim: part.stop - part.start for dim, part in region.items()}
+    pending = mark_of(there.root) or {}
+    unfinished = set(pending.get("arrays", ())) if pending.get("kind") == "append" else set()
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
             name = node.names[local]
             flat, old = source.flat.variables[name], there.ds.variables[name]
-            # an index says where things are: it is not changed by what is written there
-            if not set(region) & set(map(str, flat.dims)) or flat.dims == (name,):
+            # an index says where things are, and is not changed by what is written there; after an append that did not
+            # finish it may be missing
+            if flat.dims == (name,) and name in region and name not in unfinished:
+                continue
+            if not set(region) & set(map(str, flat.dims)):
+                _check_left_alone(name, variable, old, region, there.where)
                 continue
             check_sizes(name, flat, old, sizes, there.where)
             where = tuple(region.get(str(dim), slice(0, size)) for dim, size in zip(old.dims, old.shape, strict=True))
@@ -221,6 +218,15 @@ def _region(source: Source, there: There, region: Slices) -> Change:
                 _check_edges(name, where, array, there.where)
             plan_region(change, there, (*key, local), name, variable, where, None)
     return change
+
+
+def _check_left_alone(name: str, new: xr.Variable, old: xr.Variable, region: Slices, where: str) -> None:
+    """Refuse variables that no dim of the region places anywhere, unless they are what is there."""
+    if not same_values(new, old):
+        raise ValueError(
+            f"{where}: variable {name!r} has none of the dims of the region, {sorted(region)}, so nothing of it is written, "
+            f"and its values are not those there; drop it, or overwrite it with mode='a'"
+        )
 
 
 def _check_edges(name: str, where: tuple[slice, ...], array: zarr.Array[Any], store: str) -> None:

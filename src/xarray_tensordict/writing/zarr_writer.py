@@ -7,25 +7,24 @@ is written last, when all arrays are whole.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
 from xarray.core.coordinates import Coordinates
 
-from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
+from ..core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
 from ..core.model import Key
 from ..core.unbatched_entry import encode_array
 from ..dataset.xarray_private import past_cache, read
-from .encodings import zarr_encoding
+from .encodings import fits_shards, zarr_encoding
 from .packing import packed
 from .plan import GroupPlan, WritePlan
+from .running import compute_all
 from .stored_form import Stored, contiguous, to_json
+from .zarr_finish import Finish, delayed_finish, finish, mark, quiet
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class ZarrOptions:
         For a URL.
     compute
         False: write metadata and what is in memory, return the rest as a dask ``Delayed``.
+    progress
+        Show a bar while dask computes.
     """
 
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,48 +59,68 @@ class ZarrOptions:
     consolidated: bool | None = None
     storage_options: dict[str, Any] | None = None
     compute: bool = True
+    progress: bool = False
 
 
-def write_new(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions, *, mode: str = "w") -> list[Any]:
+def write_new(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions, *, in_place: bool = True) -> Any:
     """Write a whole plan into a store where there is nothing yet below `prefix`, or what is there goes.
+
+    The arrays are created first, with what is in memory; then dask writes all others as one graph; then come the records of
+    the batch, so that a store that was not finished does not pass for a whole one.
+
+    Parameters
+    ----------
+    in_place
+        Whether others may see the store before it is whole: it is marked until then.
 
     Returns
     -------
-    list
-        With ``compute=False`` a ``Delayed`` for each group.
+    dask.delayed.Delayed or None
+        With ``compute=False`` what writes the rest, and finishes.
     """
     datasets = {key: dataset_of(plan, key, options) for key in plan.groups}
-    return write_groups(plan, datasets, store, prefix, options, mode=mode)
-
-
-def write_groups(
-    plan: WritePlan, datasets: Mapping[Key, xr.Dataset], store: Any, prefix: Key, options: ZarrOptions, *, mode: str
-) -> list[Any]:
-    """Write prepared Datasets, parents first, then the records of the batch, then consolidate."""
+    for key, ds in datasets.items():
+        explicit_encoding(ds, plan.groups[key], options)  # raises before anything is written
+    records = {key: group.batch_record for key, group in plan.groups.items() if group.batch_record is not None}
+    step = Finish(store, prefix, options.storage_options, options.consolidated is not False, records)
+    pending = ["/".join((*key, str(name))) for key, ds in datasets.items() for name in ds.variables if ds[name].chunks]
+    content = {
+        "kind": "create",
+        "arrays": pending,
+        "records": {"/".join(key): record for key, record in records.items()},
+    }
     delayed = []
     with quiet():
         for key, ds in datasets.items():
-            written = write_group(ds, plan.groups[key], store, (*prefix, *key), options, mode=mode if not key else "a")
-            delayed += [] if options.compute else [written]
-        finish(plan, store, prefix, options)
-    return delayed
+            if in_place and not key:
+                ds = ds.assign_attrs({INCOMPLETE_ATTR: content})
+            mode = "a" if key else "w"
+            delayed.append(write_group(ds, plan.groups[key], store, (*prefix, *key), options, mode=mode))
+    if not pending:
+        delayed = []
+    elif in_place:
+        mark(step, {**content, "created": True})
+    if options.compute or not pending:
+        compute_all(delayed, progress=options.progress)
+        finish(step)
+        return None if options.compute else delayed_finish(step, ())
+    # a template: tensordict opens it, and whoever fills it
+    finish(step, unmark=False)
+    return delayed_finish(step, delayed)
 
 
 def write_group(ds: xr.Dataset, group: GroupPlan, store: Any, path: Key, options: ZarrOptions, *, mode: str) -> Any:
-    """Write one group through xarray; chunks of dask are aligned, so that no two tasks write to one of the store."""
-    names = {name: group.node.names[name] for name in group.stored}
-    explicit = {
-        local: {**ds.variables[local].encoding, **options.encoding[name]}
-        for local, name in names.items()
-        if name in options.encoding
-    }
+    """Create the arrays of one group through xarray, and write those in memory; the others are left to a ``Delayed``.
+
+    Chunks of dask are aligned with the chunks or shards of the store, so that no two tasks write to one of them.
+    """
     to_zarr: Any = ds.to_zarr
     return to_zarr(
         store,
         group="/".join(path) or None,
         mode=mode,
-        encoding=explicit,
-        compute=options.compute,
+        encoding=explicit_encoding(ds, group, options),
+        compute=False,
         consolidated=False,
         align_chunks=True,
         storage_options=options.storage_options,
@@ -107,37 +128,33 @@ def write_group(ds: xr.Dataset, group: GroupPlan, store: Any, path: Key, options
     )
 
 
-def finish(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions) -> None:
-    """Write the record of the batch of every group, and consolidate the metadata."""
-    for key, group in plan.groups.items():
-        if group.batch_record is not None:
-            node = open_group(store, (*prefix, *key), "r+", options)
-            node.attrs[BATCH_ATTR] = group.batch_record
-    if options.consolidated is not False:
-        consolidate(store, options)
+def explicit_encoding(ds: xr.Dataset, group: GroupPlan, options: ZarrOptions) -> dict[str, dict[str, Any]]:
+    """What the caller asks for by variable, over the encoding that was chosen.
 
-
-def open_group(store: Any, key: Key, mode: Any, options: ZarrOptions) -> zarr.Group:
-    """Open a group past consolidated metadata, which a write makes stale."""
-    return zarr.open_group(
-        store, path="/".join(key), mode=mode, use_consolidated=False, storage_options=options.storage_options
-    )
-
-
-def consolidate(store: Any, options: ZarrOptions) -> None:
-    """Consolidate the metadata of the whole store, where the store supports it."""
-    root = open_group(store, (), "r+", options)
-    if root.store.supports_consolidated_metadata:
-        zarr.consolidate_metadata(root.store, zarr_format=root.metadata.zarr_format)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Zarr warns of fixed-length strings and of consolidated metadata, for which v3 has no specification yet."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The data type .* does not have a Zarr V3 specification")
-        warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
-        yield
+    Raises
+    ------
+    ValueError
+        For shards that do not hold whole chunks.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for local in group.stored:
+        asked = options.encoding.get(group.node.names[local])
+        if asked is None or local not in ds.variables:
+            continue
+        merged = {**ds.variables[local].encoding, **asked}
+        shards, chunks = merged.get("shards"), merged.get("chunks")
+        if shards is not None and not fits_shards(chunks, shards):
+            if asked.get("shards") is not None and asked.get("chunks") is not None:
+                raise ValueError(
+                    f"encoding: the shards {shards} of {group.node.names[local]!r} do not hold whole chunks, which are "
+                    f"{chunks}; choose shards that are multiples of the chunks"
+                )
+            # one of both was asked for, and the other chosen here
+            merged.pop("shards" if asked.get("shards") is None else "chunks")
+            if "chunks" not in merged:
+                merged["chunks"] = shards
+        found[local] = merged
+    return found
 
 
 def check_attrs(plan: WritePlan) -> None:
@@ -198,6 +215,7 @@ def _variable(
         full,
         stored.variable,
         zarr_format=options.zarr_format,
+        batch_dims=group.batch_dims,
         chunks=options.chunks,
         shards=options.shards,
         compressors=options.compressors,

@@ -1,0 +1,137 @@
+"""How an array is cut into blocks of rows: for dask to read, and for the chunks of a new store. Pure functions of shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+READ_BYTES = 128 << 20
+"""What dask reads at once of an array without chunks: dask's own ``array.chunk-size``."""
+TINY_BYTES = 1 << 20
+"""Chunks below this cost dask more than their reading does (a task takes about 0.2 ms)."""
+TINY_COUNT = 1000
+"""How many tiny chunks an array must have before several of them are read at once."""
+
+
+class PreferredChunks(dict[str, int]):
+    """``encoding["preferred_chunks"]`` whose sizes are multiples of what the store reads at once, or free.
+
+    xarray takes the sizes to read from ``get(dim, size)``. With ``get(dim)`` it looks for the sizes that the caller's
+    own ``chunks=`` should not separate, which are those of the store: None where it has none.
+    """
+
+    stored: Mapping[str, int]
+
+    def __init__(self, sizes: Mapping[str, int] | Iterable[tuple[str, int]], stored: Mapping[str, int]) -> None:
+        super().__init__(sizes)
+        self.stored = dict(stored)
+
+    def get(self, dim: str, *default: int) -> int | None:  # type: ignore[override]
+        return super().get(dim, *default) if default else self.stored.get(dim)
+
+    def renamed(self, names: Mapping[str, str]) -> PreferredChunks:
+        """The same under other names of the dims."""
+        return PreferredChunks(
+            {names.get(dim, dim): size for dim, size in self.items()},
+            {names.get(dim, dim): size for dim, size in self.stored.items()},
+        )
+
+
+def row_blocks(shape: Sequence[int], itemsize: int, target: int) -> tuple[int, ...]:
+    """Blocks of about `target` bytes that follow each other in C order: whole rows, and parts of a row that is larger.
+
+    Examples
+    --------
+    >>> row_blocks((1000, 256, 256), 4, 128 << 20)
+    (512, 256, 256)
+    >>> row_blocks((2, 100_000, 100_000), 4, 128 << 20)
+    (1, 335, 100000)
+    """
+    sizes = [max(size, 1) for size in shape]
+    for axis in range(len(sizes)):
+        inner = itemsize * math.prod(sizes[axis + 1 :])
+        rows = target // inner
+        if rows >= 1:
+            sizes[axis] = min(sizes[axis], rows)
+            break
+        sizes[axis] = 1
+    return tuple(sizes)
+
+
+def merged_chunks(chunks: Sequence[int], shape: Sequence[int], itemsize: int, target: int) -> tuple[int, ...]:
+    """Multiples of chunks of at most `target` bytes, the last axes first, so that rows become whole.
+
+    Examples
+    --------
+    >>> merged_chunks((16, 3), (100_000, 6), 4, 1 << 20)
+    (43680, 6)
+    """
+    sizes = [min(chunk, max(size, 1)) for chunk, size in zip(chunks, shape, strict=True)]
+    for axis in reversed(range(len(sizes))):
+        times = target // (itemsize * math.prod(sizes))
+        if times > 1:
+            sizes[axis] = min(sizes[axis] * times, max(shape[axis], 1))
+    return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """An array as far as its blocks go.
+
+    Attributes
+    ----------
+    dims, shape, itemsize
+        Of the array as it is stored.
+    pieces
+        What the store reads at once: a chunk, or a shard; None where rows are read on their own.
+    stored
+        What the caller's chunks should not separate: the chunks of the store.
+    merges
+        Whether tiny pieces are to be read several at once.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    itemsize: int
+    pieces: tuple[int, ...] | None
+    stored: tuple[int, ...] | None = None
+    merges: bool = False
+
+
+def preferred_chunks(extents: Sequence[Extent]) -> list[dict[str, int]]:
+    """What dask is to read at once of each array.
+
+    Arrays without chunks share their blocks along a dim that they lead with: the largest row among them decides, so
+    that ``a + b`` works block by block.
+    """
+    rows: dict[tuple[str, int], int] = {}
+    for extent in extents:
+        if extent.pieces is None and extent.shape:
+            lead = (extent.dims[0], extent.shape[0])
+            own = row_blocks(extent.shape, extent.itemsize, READ_BYTES)[0]
+            rows[lead] = min(rows.get(lead, own), own)
+    for extent in extents:
+        lead = (extent.dims[0], extent.shape[0]) if extent.shape else ("", 0)
+        if extent.pieces is not None and lead in rows and rows[lead] < lead[1]:
+            # where blocks can be whole chunks of the arrays beside them, they are
+            rows[lead] = max(rows[lead] // extent.pieces[0] * extent.pieces[0], 1) if extent.pieces[0] else rows[lead]
+    return [_preferred(extent, rows) for extent in extents]
+
+
+def _preferred(extent: Extent, rows: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    if not extent.shape:
+        return {}
+    if extent.pieces is None:
+        blocks = row_blocks(extent.shape, extent.itemsize, READ_BYTES)
+        lead = rows[extent.dims[0], extent.shape[0]]
+        return PreferredChunks(zip(extent.dims, (lead, *blocks[1:]), strict=True), {})
+    pieces = extent.pieces
+    size = extent.itemsize * math.prod(pieces)
+    count = math.prod(-(-full // max(piece, 1)) for full, piece in zip(extent.shape, pieces, strict=True))
+    if extent.merges and size < TINY_BYTES and count > TINY_COUNT:
+        pieces = merged_chunks(pieces, extent.shape, extent.itemsize, 16 * TINY_BYTES)
+    stored = extent.stored if extent.stored is not None else extent.pieces
+    if pieces == stored:
+        return dict(zip(extent.dims, pieces, strict=True))
+    return PreferredChunks(zip(extent.dims, pieces, strict=True), dict(zip(extent.dims, stored, strict=True)))
