@@ -62,7 +62,7 @@ $(FOR_DOCS): pyproject.toml constraints.txt | $(INSTALLED)
 	touch $@
 
 docs: $(FOR_DOCS)
-	$(BIN)/python -m sphinx -b html -W --keep-going docs docs/_build/html
+	$(BIN)/python -m sphinx -j auto -b html -W --keep-going docs docs/_build/html
 
 screenshots: $(FOR_DOCS)
 	$(BIN)/python docs/screenshots.py
