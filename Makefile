@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 FOR_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench lint format types doctest docs screenshots clean
+.PHONY: help install demo test test-slow bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
@@ -19,6 +19,7 @@ help:
 	@echo "make doctest            the examples in docstrings"
 	@echo "make docs               the documentation, into docs/_build/html; a warning is an error"
 	@echo "make screenshots        the pictures in docs/_static again (needs chromium)"
+	@echo "make dist               wheel and sdist, checked, and the wheel tried in an environment of its own"
 	@echo "make clean              remove everything that was made here, the virtual environment included"
 
 install: $(INSTALLED)
@@ -66,6 +67,15 @@ docs: $(FOR_DOCS)
 
 screenshots: $(FOR_DOCS)
 	$(BIN)/python docs/screenshots.py
+
+dist: $(INSTALLED)
+	rm -rf dist build/clean
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && clean/bin/python -W error::UserWarning ../examples/demo.py
+	build/clean/bin/xarray-tensordict --version
 
 clean:
 	rm -rf $(VENV) build dist docs/_build docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,113 @@
+"""What is declared fits together: environment.yml and pyproject.toml, constraints, hooks, files that are shipped."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OWN = "xarray-tensordict"
+
+CONDA_NAMES = {"torch": "pytorch", "dask": "dask-core", "matplotlib": "matplotlib-base"}
+"""Packages that conda-forge calls otherwise."""
+ONLY_ON_PYPI = frozenset({"moto", "tensordict", "torchrl", "zarrs"})
+"""Packages that environment.yml takes from PyPI: conda-forge lacks them, or the extra that the tests need."""
+
+
+def requirements(extra: str | None = None) -> dict[str, Requirement]:
+    """The requirements of the project, or of an extra, those of other extras that it names included."""
+    found = {}
+    for text in PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        if requirement.name == OWN:
+            for other in requirement.extras:
+                found.update(requirements(other))
+        else:
+            found[canonicalize_name(requirement.name)] = requirement
+    return found
+
+
+def environment() -> tuple[dict[str, str], dict[str, str]]:
+    """The packages of environment.yml from conda and from PyPI, each with its version."""
+    listed = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    pip = next(each["pip"] for each in listed if isinstance(each, dict))
+    conda = [each for each in listed if isinstance(each, str)]
+    return _split(conda), _split(each for each in pip if not each.startswith("-e"))
+
+
+def _split(lines) -> dict[str, str]:
+    found = {}
+    for line in lines:
+        name, version = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?(.*)", line).groups()
+        found[canonicalize_name(name)] = version
+    return found
+
+
+def test_environment_yml_holds_the_dependencies_and_the_extra_dev_with_the_same_versions():
+    conda, pip = environment()
+    wanted = {**requirements(), **requirements("dev")}
+    expected_pip = {name: str(each.specifier) for name, each in wanted.items() if name in ONLY_ON_PYPI}
+    expected_conda = {
+        CONDA_NAMES.get(name, name): str(each.specifier) for name, each in wanted.items() if name not in ONLY_ON_PYPI
+    }
+    assert pip == expected_pip
+    assert conda == {**expected_conda, "python": PROJECT["requires-python"], "pip": ""}
+
+
+def test_every_requirement_is_in_the_constraints():
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    wanted = {name for extra in (None, *PROJECT["optional-dependencies"]) for name in requirements(extra)}
+    assert sorted(wanted - pinned) == []
+
+
+def test_the_extras_that_users_are_told_of_are_there():
+    assert {"dev", "docs", "s3", "viz", "zarrs"} <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_hooks_run_the_ruff_of_the_constraints():
+    (pinned,) = re.findall(r"^ruff==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["additional_dependencies"] for hook in hooks] == [[f"ruff=={pinned}"]] * 2
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_issue_templates_are_forms_that_can_be_read(path):
+    form = yaml.safe_load(path.read_text())
+    assert form["name"]
+    assert form["description"]
+    assert all(part["type"] in {"markdown", "textarea", "input", "dropdown"} for part in form["body"])
+
+
+def test_engine_and_command_are_registered():
+    (engine,) = entry_points(group="xarray.backends", name="tensordict")
+    assert engine.value == "xarray_tensordict_engine:TensorDictBackendEntrypoint"
+    (command,) = entry_points(group="console_scripts", name="xarray-tensordict")
+    assert command.load().name == "main"
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_the_engine_and_the_mark_of_types(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
+    assert sources <= names
+    assert "xarray_tensordict/py.typed" in names
+    assert not any(name.startswith(("tests", "docs", "src")) for name in names)
