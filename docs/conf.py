@@ -52,4 +52,6 @@ html_theme = "pydata_sphinx_theme"
 html_title = "xarray-tensordict"
 html_static_path = ["_static"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "show_prev_next": True}
-html_sidebars = {"index": []}
+html_css_files = ["custom.css"]
+# Pages of the first level have no pages below them to list.
+html_sidebars = {"*": []}
