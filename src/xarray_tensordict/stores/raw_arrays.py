@@ -90,7 +90,8 @@ class RawArray(BackendArray):
         if picked is not None and 0 in picked:
             return np.empty(picked, self.dtype)  # xarray fails to take an empty slice with a negative step apart
         try:
-            return self._otherwise[key]
+            # xarray's base class has no __getitem__ in its types; all that derive from it do
+            return self._otherwise[key]  # type: ignore[index]
         except (ValueError, RuntimeError) as error:
             raise OSError(
                 f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
@@ -99,15 +100,16 @@ class RawArray(BackendArray):
     def _whole_rows(self, rows: Any, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
         """The rows; None where their bytes cannot be read one after the other."""
         size = self.row_size
+        lead: tuple[int, ...] = ()
         if not self.shape:
-            lead, starts, piece = (), np.zeros(1, np.int64), size
+            starts, piece = np.zeros(1, np.int64), size
         elif isinstance(rows, slice):
             numbers = range(self.shape[0])[rows]
             lead = (len(numbers),)
             if len(numbers) and (numbers.step == 1 or len(numbers) == 1):
                 starts, piece = np.array([numbers[0] * size], np.int64), len(numbers) * size
             else:
-                starts, piece = np.arange(numbers.start, numbers.stop, numbers.step, np.int64) * size, size
+                starts, piece = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * size, size
         else:
             counted = _counted_from_start(np.asarray(rows, np.int64), self.shape[0])
             lead, starts, piece = counted.shape, counted.reshape(-1) * size, size

@@ -108,12 +108,14 @@ def compute_together(jobs: Sequence[Job], names: Sequence[str] | None = None) ->
     list
         Numpy arrays, and the tensors.
     """
-    chunked = [index for index, job in enumerate(jobs) if isinstance(job, xr.Variable) and job.chunks is not None]
+    chunked = {
+        index: job.data for index, job in enumerate(jobs) if isinstance(job, xr.Variable) and job.chunks is not None
+    }
     found: dict[int, Any] = {}
     if chunked:
         from dask.base import compute
 
-        found = dict(zip(chunked, map(np.asarray, compute(*(jobs[index].data for index in chunked))), strict=True))
+        found = dict(zip(chunked, map(np.asarray, compute(*chunked.values())), strict=True))
     rest = [index for index in range(len(jobs)) if index not in found]
     together = sum(jobs[index].nbytes for index in rest) >= _WORTH_THREADS
     values = (at_once if together else in_turn)(
