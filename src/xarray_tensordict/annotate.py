@@ -307,8 +307,10 @@ def _name_zarr_array(array: Any, dims: Dims) -> None:
 def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
     import h5py
 
+    from .stores.hdf5_files import open_for_changes
+
     if isinstance(source, (str, os.PathLike)):
-        with h5py.File(os.fspath(source), "r+") as file:
+        with open_for_changes(source) as file:
             _write_hdf5(file, group, missing, records)
         return
     root = source[group] if group and group.strip("/") else source

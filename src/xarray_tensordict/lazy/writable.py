@@ -20,6 +20,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..stores.hdf5_files import open_for_changes
 from ..stores.sources import format_of, unwrapped
 from ..testing import assert_same_tensordict
 from .dialect import H5GroupDialect, metadata_of
@@ -56,7 +57,7 @@ class _Bare:
     def _open(self, mode: str, **options: Any) -> PersistentTensorDict:
         inner = self.group.strip("/")
         options |= {"mode": mode, "non_tensor_as_stack": True, "allow_pickle": self.allow_pickle or None}
-        store = os.fspath(self.store) if self.is_path else self.store
+        store = os.fspath(self.store).removeprefix("file://") if self.is_path else self.store
         if format_of(store, self.description) == "zarr":
             import zarr
 
@@ -65,6 +66,8 @@ class _Bare:
             else:
                 node = zarr.open_group(store, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
             return PersistentTensorDict(group=node, backend="zarr", **options)
+        if self.is_path and mode == "r+":
+            open_for_changes(store).close()  # says what is in the way, which tensordict does not
         if not inner:
             given = {"filename": store} if self.is_path else {"group": store}
             return PersistentTensorDict(backend="h5", **given, **options)

@@ -193,6 +193,28 @@ def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hd
     )
 
 
+def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
+    """Open a file that is there for reading and writing.
+
+    Raises
+    ------
+    ValueError
+        Where this process has it open for reading, which HDF5 does not allow beside that.
+    OSError
+        Where it cannot be opened otherwise; the message names it.
+    """
+    text = os.fsdecode(path).removeprefix("file://")
+    try:
+        return h5py.File(text, "r+")
+    except OSError as error:
+        if "already open for read-only" in str(error):
+            raise ValueError(
+                f"{text}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
+                f"closed: ds.close() of each Dataset that was opened from it, ptd.close() of each PersistentTensorDict"
+            ) from error
+        raise _cannot_open(repr(text), error) from error
+
+
 def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
     """Whether this process holds the file open for writing."""
     if not os.path.exists(path):

@@ -76,10 +76,14 @@ def open_store(
 
 
 def unwrapped(source: Any) -> Any:
-    """The group behind an open ``PersistentTensorDict``, so that the file is not opened twice."""
+    """The group behind an open ``PersistentTensorDict``, so that the file is not opened twice; the store behind a mapper."""
     if isinstance(source, str):
         return os.path.expanduser(source) if source.startswith("~") else source
     module = type(source).__module__
+    if module == "fsspec.mapping":
+        from zarr.storage import FsspecStore
+
+        return FsspecStore.from_mapper(source)
     if module.startswith("tensordict.") and hasattr(source, "file"):
         return source.file
     if module.startswith(("tensordict.", "xarray_tensordict.lazy")):
@@ -119,7 +123,23 @@ def describe_source(source: Any) -> str:
     parent = getattr(getattr(source, "file", None), "filename", None)
     if isinstance(parent, str):
         return f"{parent}{getattr(source, 'name', '')}"
-    return f"<{type(source).__name__}>"
+    return _describe_zarr_store(source) if type(source).__module__.startswith("zarr.") else f"<{type(source).__name__}>"
+
+
+def _describe_zarr_store(store: Any) -> str:
+    """Where it is, as far as it tells: a store in memory has a number that nobody knows."""
+    from zarr.storage import FsspecStore, LocalStore, ObjectStore, StorePath, ZipStore
+
+    if isinstance(store, LocalStore):
+        return str(store.root)
+    if isinstance(store, ZipStore):
+        return str(store.path)
+    if isinstance(store, FsspecStore) and store.path:
+        return str(store.fs.unstrip_protocol(store.path))
+    if isinstance(store, StorePath):
+        inside = _describe_zarr_store(store.store)
+        return f"{inside.rstrip('/')}/{store.path}" if store.path else inside
+    return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
 
 
 def format_of(source: Any, description: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import zipfile
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from .remote import client_errors, is_remote
 from .zarr_private import group_from_zmetadata
 from .zip_store import ForkSafeZipStore
 
+_ROOT_FILES = ("/zarr.json", "/.zgroup")
 _ABSENT = (FileNotFoundError, GroupNotFoundError, NodeNotFoundError, ContainsArrayError)
 
 Node: TypeAlias = "zarr.Group | zarr.Array[Any]"
@@ -111,8 +113,9 @@ def open_node(
 
 def _archive_path(source: Any) -> str | None:
     """The path of a zip archive that can be opened by its path: zarr itself goes by the ending of the name."""
-    if isinstance(source, (str, os.PathLike)) and os.path.isfile(source):
-        return os.fspath(source)
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source).removeprefix("file://")
+        return path if os.path.isfile(path) else None
     # one that is open for writing is not whole on disk yet
     if type(source) is ZipStore and source.read_only:
         return os.fspath(source.path)
@@ -127,7 +130,7 @@ def _open(request: _Request) -> Node:
         if node is None:
             raise FileNotFoundError(
                 f"{request.description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; "
-                f"check the path"
+                f"{_way_out(request)}"
             ) from error
         return node
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
@@ -136,6 +139,18 @@ def _open(request: _Request) -> Node:
         ) from error
     except ValueError as error:
         raise ValueError(f"{request.description}: the zarr group cannot be opened: {error}") from error
+
+
+def _way_out(request: _Request) -> str:
+    source = request.source
+    if isinstance(source, ZipStore):
+        with zipfile.ZipFile(source.path) as archive:
+            inner = [name.rpartition("/")[0] for name in archive.namelist() if name.endswith(_ROOT_FILES)]
+        if inner:
+            return f"the archive has one in its folder {min(inner, key=len)!r}: unpack it, and open that"
+    if isinstance(source, str) and is_remote(source) and source.endswith(".zip") and "::" not in source:
+        return f"an archive that is not on this machine opens as 'zip::{source}'"
+    return "check the path"
 
 
 def _open_group(request: _Request) -> zarr.Group:

@@ -18,7 +18,7 @@ from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import StorePath
+from zarr.storage import FsspecStore, StorePath
 from zarr.storage._common import make_store_path
 
 # dtype names of zarr v3 that numpy lacks, and the integers of the same width (zarr-specs, data type extensions).
@@ -94,8 +94,19 @@ def open_members(node: zarr.Group) -> list[tuple[str, Any]]:
     return [(name, _as_sync(member)) for name, member in sync(_open_members(node))]
 
 
+async def _listed(node: zarr.Group) -> set[str]:
+    store: Any = node.store
+    if not isinstance(store, FsspecStore) or store.path:
+        return {name async for name in store.list_dir(node.path)}
+    # the root of a file system, as of zip::s3://...: zarr asks for "/next", which archives do not list
+    try:
+        return {name.rstrip("/").rpartition("/")[2] for name in await store.fs._ls(node.path, detail=False)}
+    except FileNotFoundError:
+        return set()
+
+
 async def _open_members(node: zarr.Group) -> list[tuple[str, Any]]:
-    names = sorted({name async for name in node.store.list_dir(node.path)}.difference(_METADATA_KEYS))
+    names = sorted((await _listed(node)).difference(_METADATA_KEYS))
     limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
 
     async def opened(name: str) -> Any:

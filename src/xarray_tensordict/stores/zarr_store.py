@@ -111,7 +111,8 @@ class ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
         opened = cls(stand_in, description=description, owns=False, mask=mask)
-        name = array.basename or os.path.basename(description.rstrip("/")).removesuffix(".zip").removesuffix(".zarr")
+        file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
+        name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
         opened.single = (name or "data", array)
         opened._owns = owns
         return opened

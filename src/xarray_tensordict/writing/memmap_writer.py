@@ -65,7 +65,7 @@ def to_memmap(
         inference = infer_dataset(ds, given=batch_dims)
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
     _check_plan(plan)
-    target = Path(os.path.realpath(os.path.expanduser(os.fspath(path))))
+    target = _local(path)
     _check_target(target, mode)
     classes = classes_of(ds, [entry.name for entry in plan.entries])
     job = _Job(_template(plan, unbatched), plan.entries, classes)
@@ -98,6 +98,15 @@ def _check_plan(plan: Plan) -> None:
                 f"entry of that "
                 f"name again; rename it"
             )
+
+
+def _local(path: Any) -> Path:
+    text = os.fsdecode(path).removeprefix("file://")
+    if "://" in text:
+        raise ValueError(
+            f"{text}: a memory-mapped tensordict is written to this machine, found a URL; ds.td.to_zarr writes to URLs"
+        )
+    return Path(os.path.realpath(os.path.expanduser(text)))
 
 
 def _check_target(target: Path, mode: str) -> None:

@@ -92,6 +92,8 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
         For a store, or a group of one, that was opened for reading only.
     """
     prefix = tuple(part for part in (group or "").split("/") if part)
+    if type(store).__module__ == "fsspec.mapping":
+        store = zarr.storage.FsspecStore.from_mapper(store)
     description = describe_source(store)
     if getattr(store, "read_only", False) is True:
         raise PermissionError(f"{description}: the store was opened for reading only; open it for writing")
