@@ -218,7 +218,8 @@ def by_shape(ballot: Ballot, *, at_most: int | None = None) -> GroupBatch | None
 
 def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
     """A minority cannot veto: the leading size of at least two arrays that hold more than half of the elements."""
-    electors = [info for info in ballot.arrays if info.shape and (info in ballot.voters or info.kind != "numeric")]
+    voting = {info.key for info in ballot.voters}
+    electors = [info for info in ballot.arrays if info.shape and (info.key in voting or info.kind != "numeric")]
     total = sum(math.prod(info.shape) for info in electors)
     held: Counter[int] = Counter()
     for info in electors:
@@ -226,7 +227,7 @@ def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
     for size, elements in held.items():
         members = [info for info in electors if info.shape[0] == size]
         if len(members) >= 2 and 2 * elements > total:
-            voters = [info for info in members if info in ballot.voters]
+            voters = [info for info in members if info.key in voting]
             prefix = _shared_prefix([info.shape for info in voters or members])
             share = f"{len(members)} of {len(electors)} arrays, with {elements / total:.1%} of the elements, share"
             return _from_shape(prefix, voters or members, share, at_most)

@@ -6,10 +6,11 @@ get the same answer. The rules for one group are in :mod:`.batch_rules`; this mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 from .batch_rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
 from .model import (
@@ -29,6 +30,8 @@ from .voting import feature_dims, sparse_kind, voters_of
 __all__ = ["ArrayInfo", "EntryClass", "EvidenceKind", "GroupBatch", "Inference", "Kind", "Role", "infer_batch"]
 
 BatchDims = str | Sequence[str] | int
+
+T = TypeVar("T")
 
 
 def infer_batch(
@@ -88,7 +91,8 @@ def infer_batch(
     tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where, each)
     tree.decide((), None, given)
     classes = {
-        info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.is_sparse(info.key[:-1])) for info in ordered
+        info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.sparse(info.key[:-1]) is not None)
+        for info in ordered
     }
     return Inference(tree.batches, classes, tuple(dict.fromkeys(tree.warnings)))
 
@@ -132,21 +136,31 @@ class _Tree:
         self.own: dict[Key, list[ArrayInfo]] = {}
         self._ballots: dict[Key, Ballot] = {}
         self._inferences: dict[Key, GroupBatch] = {}
+        self._sparse: dict[Key, str | None] = {}
         self.children: dict[Key, list[Key]] = {(): []}
         keys = {info.key[:-1] for info in self.arrays} | set(self.recorded) | {()}
         for info in self.arrays:
             self.own.setdefault(info.key[:-1], []).append(info)
         every = {key[:length] for key in keys for length in range(len(key) + 1)}
-        for key in sorted(every):
+        self.groups = sorted(every)
+        for key in self.groups:
             self.children.setdefault(key, [])
             if key:
                 self.children[key[:-1]].append(key)
 
-    def is_sparse(self, key: Key) -> bool:
-        return self.sparse(key) is not None
-
     def sparse(self, key: Key) -> str | None:
-        return sparse_kind((info.key[-1] for info in self.own.get(key, ())), self.attrs.get(key, {}))
+        if key not in self._sparse:  # every array of the group asks
+            names = (info.key[-1] for info in self.own.get(key, ()))
+            self._sparse[key] = sparse_kind(names, self.attrs.get(key, {}))
+        return self._sparse[key]
+
+    def below(self, key: Key) -> list[ArrayInfo]:
+        """The arrays in a group and in those below it, which stand side by side."""
+        return self.arrays[_side_by_side(self.arrays, key, lambda info: info.key)]
+
+    def voters_below(self, key: Key) -> list[ArrayInfo]:
+        groups = self.groups[_side_by_side(self.groups, key, lambda group: group)]
+        return [voter for group in groups for voter in self.ballot(group).voters]
 
     def ballot(self, key: Key) -> Ballot:
         if key not in self._ballots:
@@ -156,7 +170,7 @@ class _Tree:
     def _new_ballot(self, key: Key) -> Ballot:
         own = self.own.get(key, [])
         reach = [info for length in range(len(key), -1, -1) for info in self.own.get(key[:length], ())]
-        voters = voters_of(own, sparse=self.is_sparse(key), group_attrs=self.attrs.get(key, {}))
+        voters = voters_of(own, sparse=self.sparse(key) is not None, group_attrs=self.attrs.get(key, {}))
         where = self.where if not key else f"{self.where}, group {group_name(key)!r}"
         return Ballot(tuple(voters), tuple(own), tuple(reach), feature_dims(reach, voters), where)
 
@@ -187,7 +201,7 @@ class _Tree:
 
     def _is_for_each(self, key: Key, given: BatchDims) -> bool:
         """Whether a group leaves `given` to those in it: it has no voters, and theirs share no batch of that kind."""
-        voters = [voter for child in self.children if _is_in(child, key) for voter in self.ballot(child).voters]
+        voters = self.voters_below(key)
         if self.ballot(key).voters or not voters or given == 0:
             return False
         names = _as_names(given)
@@ -206,7 +220,7 @@ class _Tree:
                 self.decide(child, None, given if child in children else 0)
             except ValueError as error:
                 errors.append(str(error))
-                dims = {dim for info in self.arrays if _is_in(info.key, child) for dim in info.dims}
+                dims = {dim for info in self.below(child) for dim in info.dims}
                 if not names or names & dims:
                     self.warnings.append(f"{error}; the group has no batch")
                 self.decide(child, None, 0)
@@ -215,10 +229,11 @@ class _Tree:
 
     def _given(self, key: Key, given: BatchDims) -> GroupBatch:
         ballot = self.ballot(key)
-        below = [info for info in self.arrays if _is_in(info.key, key)]
+        below = self.below(key)
         if not ballot.voters:
-            voters = [voter for child in self.children if _is_in(child, key) for voter in self.ballot(child).voters]
-            ballot = Ballot(tuple(voters), tuple(below), tuple(below), ballot.stops, ballot.where, spans_groups=True)
+            ballot = Ballot(
+                tuple(self.voters_below(key)), tuple(below), tuple(below), ballot.stops, ballot.where, spans_groups=True
+            )
             _check_one_size(ballot, given)
         elif not isinstance(given, Integral):
             ballot = Ballot(ballot.voters, tuple(below), ballot.reach, ballot.stops, ballot.where)
@@ -231,8 +246,7 @@ class _Tree:
         record = _named_by_parent(record, parent)
         ballot = self.ballot(key)
         if not ballot.voters or record.sizes is None:
-            below = tuple(info for info in self.arrays if info.key[: len(key)] == key)
-            ballot = Ballot(ballot.voters, below, ballot.reach, ballot.stops, ballot.where)
+            ballot = Ballot(ballot.voters, tuple(self.below(key)), ballot.reach, ballot.stops, ballot.where)
         batch, warnings = by_record(ballot, record)
         if batch is not None and parent is not None and batch.sizes[: len(parent.sizes)] != parent.sizes:
             return None
@@ -295,8 +309,11 @@ class _Tree:
         return bool(self.ballot(key).voters) or any(self._has_voters(child) for child in self.children[key])
 
 
-def _is_in(key: Key, group: Key) -> bool:
-    return key[: len(group)] == group
+def _side_by_side(ordered: Sequence[T], group: Key, key_of: Callable[[T], Key]) -> slice:
+    """Where those in a group stand in a sequence that is sorted by keys."""
+    length = len(group)
+    start = bisect_left(ordered, group, key=key_of)
+    return slice(start, bisect_right(ordered, group, start, key=lambda item: key_of(item)[:length]))
 
 
 def _as_names(given: Any) -> tuple[Any, ...]:

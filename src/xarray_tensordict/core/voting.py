@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from .model import ArrayInfo, Key
@@ -32,6 +33,7 @@ _SPARSE_TRIPLE = frozenset({"data", "indices", "indptr"})
 _SPARSE_ENCODINGS = {"csr_matrix": "CSR matrix", "csc_matrix": "CSC matrix", "csr": "CSR matrix", "csc": "CSC matrix"}
 
 
+@lru_cache(2**14)  # stores of many arrays ask for the same few names again and again
 def is_feature_name(dim: str) -> bool:
     """Whether a dim of this name holds features or space, whatever the store says of it."""
     name = dim.lower().rsplit(".", 1)[-1]

@@ -36,8 +36,8 @@ def note_classes(ds: xr.Dataset, classes: Mapping[Key, str]) -> None:
     """Keep the names of classes by group, with the fields that the groups have now."""
     if not classes:
         return
-    names = list(ds.variables)
-    noted = {group_name(key): {"class": name, "fields": _fields(names, key)} for key, name in classes.items()}
+    fields = _fields(ds.variables, classes)
+    noted = {group_name(key): {"class": name, "fields": fields[key]} for key, name in classes.items()}
     ds.encoding = {**ds.encoding, ENCODING_KEY: {**ds.encoding.get(ENCODING_KEY, {}), _CLASSES: noted}}
 
 
@@ -55,8 +55,8 @@ def classes_of(ds: xr.Dataset, names: Iterable[Any] | None = None) -> dict[Key, 
     """
     noted: Mapping[str, Any] = ds.encoding.get(ENCODING_KEY, {}).get(_CLASSES, {})
     found = {tuple(part for part in path.split("/") if part): entry for path, entry in noted.items()}
-    there = list(ds.variables if names is None else names)
-    return {key: entry["class"] for key, entry in found.items() if _fields(there, key) == entry["fields"]}
+    fields = _fields(ds.variables if names is None else names, found)
+    return {key: entry["class"] for key, entry in found.items() if fields[key] == entry["fields"]}
 
 
 def class_attrs(name: str) -> dict[str, str]:
@@ -64,6 +64,11 @@ def class_attrs(name: str) -> dict[str, str]:
     return {ARRAY_ATTR: json.dumps({"tensorclass": name})}
 
 
-def _fields(names: Iterable[Any], group: Key) -> list[str]:
-    keys = map(key_of, names)
-    return sorted({key[len(group)] for key in keys if len(key) > len(group) and key[: len(group)] == group})
+def _fields(names: Iterable[Any], groups: Iterable[Key]) -> dict[Key, list[str]]:
+    """What is in each of some groups."""
+    found: dict[Key, set[str]] = {key: set() for key in groups}
+    for key in map(key_of, names) if found else ():
+        for length in range(len(key)):
+            if key[:length] in found:
+                found[key[:length]].add(key[length])
+    return {key: sorted(fields) for key, fields in found.items()}

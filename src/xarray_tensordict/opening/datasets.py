@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -278,18 +278,19 @@ def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
         return {}
     hidden: dict[Key, GroupBatch] = {}
     for key in sorted(inference.groups, key=len):
-        if inference.groups[key].sizes and not any(key[: len(above)] == above for above in hidden):
+        if inference.groups[key].sizes and not _is_within(key, hidden):
             hidden[key] = inference.groups[key]
     return hidden
 
 
-def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
-    def is_hidden(key: Key) -> bool:
-        return any(key[: len(above)] == above for above in hidden)
+def _is_within(key: Key, groups: Collection[Key]) -> bool:
+    return any(key[:length] in groups for length in range(len(key) + 1))
 
-    layout.groups = {key: group for key, group in layout.groups.items() if not is_hidden(key)}
-    layout.named = {key: dims for key, dims in layout.named.items() if not is_hidden(key[:-1])}
-    layout.left_out = [member for member in layout.left_out if not is_hidden(member.key[:-1])]
+
+def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
+    layout.groups = {key: group for key, group in layout.groups.items() if not _is_within(key, hidden)}
+    layout.named = {key: dims for key, dims in layout.named.items() if not _is_within(key[:-1], hidden)}
+    layout.left_out = [member for member in layout.left_out if not _is_within(member.key[:-1], hidden)]
 
 
 def _flat_dims(layout: Layout) -> dict[Key, Dims]:

@@ -198,17 +198,17 @@ def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> Tens
         for length in range(1, len(key)):
             groups.setdefault(key[:length], {})
         groups[key[:-1]][key[-1]] = leaf
-    built: dict[Key, TensorDict] = {}
     for key in sorted(groups, key=len, reverse=True):
-        children = {child[-1]: td for child, td in built.items() if child[:-1] == key and len(child) == len(key) + 1}
         batch = batches[key]
         names: Any = td_names(batch)  # tensordict takes None for a dim without a name, which its types do not say
-        built[key] = TensorDict(
-            {**groups[key], **children},
+        td = TensorDict(
+            groups[key],
             batch_size=batch.sizes,
             names=names if any(name is not None for name in names) else None,
         )
-    return built[()]
+        if key:
+            groups[key[:-1]][key[-1]] = td
+    return td
 
 
 def warn_left_out(left_out: Mapping[str, str]) -> None:
