@@ -8,6 +8,7 @@ import pytest
 
 import corpus
 import s3_server
+from clusters import local_cluster, process_pool, scheduler  # noqa: F401 - fixtures
 from loading_samples import counted  # noqa: F401 - a fixture
 from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
 
