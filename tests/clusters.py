@@ -14,11 +14,11 @@ SCHEDULERS = ("threads", "processes", "cluster")
 
 @pytest.fixture(scope="session")
 def local_cluster() -> Iterator[Any]:
-    """The client of two worker processes with two threads each."""
+    """The client of two worker processes."""
     distributed = pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(
         n_workers=2,
-        threads_per_worker=2,
+        threads_per_worker=1,
         processes=True,
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",

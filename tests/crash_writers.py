@@ -4,8 +4,10 @@ The forks start with everything imported. A write is told as JSON, one line on s
 and when to end it: before its N-th change of a file or folder (a number), after some seconds (a float), or never.
 """
 
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -16,7 +18,7 @@ import dask
 import numpy as np
 import xarray as xr
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+import xarray_tensordict
 
 ROWS = 6
 
@@ -63,6 +65,10 @@ def append(folder: Path) -> None:
     lazy(added()).td.to_zarr(folder / "out.zarr", append_dim="time")
 
 
+def append_xarray(folder: Path) -> None:
+    append(folder)
+
+
 def append_in_memory(folder: Path) -> None:
     added().td.to_zarr(folder / "out.zarr", append_dim="time")
 
@@ -74,6 +80,10 @@ def added() -> xr.Dataset:
 def add(folder: Path) -> None:
     ds = dataset()
     lazy(xr.Dataset({"speed": ds["obs"] * 2, "next/speed": ds["obs"] * 3})).td.to_zarr(folder / "out.zarr", mode="a")
+
+
+def overwrite(folder: Path) -> None:
+    lazy(dataset(NEW)).td.to_zarr(folder / "out.zarr", mode="a")
 
 
 def delayed(folder: Path) -> None:
@@ -93,6 +103,10 @@ def hdf5_add(folder: Path) -> None:
     lazy(xr.Dataset({"speed": ds["obs"] * 2, "next/speed": ds["obs"] * 3})).td.to_h5(folder / "out.h5", mode="a")
 
 
+def hdf5_append(folder: Path) -> None:
+    lazy(added()).td.to_h5(folder / "out.h5", append_dim="time")
+
+
 def netcdf(folder: Path) -> None:
     lazy(dataset(NEW)).td.to_h5(folder / "out.h5", layout="xarray")
 
@@ -108,8 +122,8 @@ def region(folder: Path) -> None:
 
 
 WRITES = (
-    create, replace, replace_xarray, group, append, append_in_memory, add, delayed, archive, hdf5, hdf5_add, netcdf,
-    memmap, region,
+    create, replace, replace_xarray, group, append, append_xarray, append_in_memory, add, overwrite, delayed, archive,
+    hdf5, hdf5_add, hdf5_append, netcdf, memmap, region,
 )  # fmt: skip
 
 
@@ -144,9 +158,19 @@ def _end_before(number: int | None, folder: Path) -> None:
     sys.addaudithook(watch)
 
 
+def import_everything() -> None:
+    """What a write would import, so that the forks need not."""
+    found = [module.name for module in pkgutil.walk_packages(xarray_tensordict.__path__, "xarray_tensordict.")]
+    wanted = [name for name in found if not name.endswith("__main__")]
+    for name in [*wanted, "dask.array", "dask.distributed", "h5netcdf", "tensordict.persistent"]:
+        importlib.import_module(name)
+
+
 def main() -> None:
+    import_everything()
     for line in sys.stdin:
         name, folder, end = json.loads(line)
+        started = time.monotonic()
         child = os.fork()
         if not child:
             status = 1
@@ -160,7 +184,7 @@ def main() -> None:
                 sys.stdout.flush()
                 os._exit(status)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        sys.stdout.write(f"ended {code}\n")
+        sys.stdout.write(f"seconds {time.monotonic() - started}\nended {code}\n")
         sys.stdout.flush()
 
 

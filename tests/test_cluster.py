@@ -18,11 +18,8 @@ from xarray_tensordict.testing import assert_same_tensordict
 
 distributed = pytest.importorskip("distributed")
 
-pytestmark = [
-    pytest.mark.slow,
-    # sockets that close while the cluster ends
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+# sockets that close while the cluster ends
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,15 @@ def separate_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             process.wait(60)
 
 
-@pytest.fixture(params=["local_cluster", "separate_workers"])
+def on(cluster: str, *writes: Callable[..., Path], quick: Callable[..., Path] | None = None) -> list[Any]:
+    """What is written on a cluster; all but `quick` are slow."""
+    return [
+        pytest.param(cluster, write, id=f"{write.__name__}-{cluster}", marks=[] if write is quick else pytest.mark.slow)
+        for write in writes
+    ]
+
+
+@pytest.fixture
 def client(request: pytest.FixtureRequest) -> Any:
     found = request.getfixturevalue(request.param)
     with found.as_current():
@@ -117,10 +122,13 @@ def to_memmap(ds: xr.Dataset, folder: Path) -> Path:
     return folder / "out"
 
 
-WRITERS = (to_zarr, to_shards, delayed, regions, append, archive, to_h5, to_netcdf, to_memmap)
+EVERY = (to_zarr, to_shards, delayed, regions, append, archive, to_h5, to_netcdf, to_memmap)
+SOME = (delayed, regions, to_h5, to_memmap)
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+@pytest.mark.parametrize(
+    ("client", "write"), on("local_cluster", *EVERY, quick=regions) + on("separate_workers", *SOME), indirect=["client"]
+)
 def test_workers_write_what_one_process_writes(client: Any, tmp_path: Path, write: Callable[..., Path]) -> None:
     ds = dataset().chunk(time=2)
     (tmp_path / "alone").mkdir()
@@ -141,7 +149,14 @@ def test_workers_write_what_one_process_writes(client: Any, tmp_path: Path, writ
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("write", [to_zarr, to_shards, archive, to_h5, to_netcdf, to_memmap], ids=lambda w: w.__name__)
+@pytest.mark.parametrize(
+    ("client", "write"),
+    on("local_cluster", to_zarr, to_shards, archive, to_h5, to_netcdf, to_memmap)
+    + on("separate_workers", to_zarr, to_h5),
+    indirect=["client"],
+)
+# blocks of one row: many tasks, of which several read the same chunk
+@pytest.mark.filterwarnings("ignore:The specified chunks separate the stored chunks")
 def test_workers_read_and_preprocess_what_one_process_does(client: Any, tmp_path: Path, write: Any) -> None:
     with dask.config.set(scheduler="synchronous"):
         path = write(dataset(), tmp_path)
@@ -151,7 +166,7 @@ def test_workers_read_and_preprocess_what_one_process_does(client: Any, tmp_path
     ):
         assert_same_tensordict(eager.td.to_tensordict(), ds.td.to_tensordict())
         changed, expected = (
-            (one - one.min("time")) * 2 for one in (ds.td.batched.drop_vars("text"), eager.td.batched.drop_vars("text"))
+            (one - one.min("time")) * 2 for one in (held.td.batched.drop_vars(["text", "done"]) for held in (ds, eager))
         )
         changed.td.to_zarr(tmp_path / "changed.zarr")
         with xr.open_dataset(tmp_path / "changed.zarr", engine="tensordict") as found:
@@ -175,6 +190,8 @@ def dies_once(block: np.ndarray[Any, Any], flag: str) -> np.ndarray[Any, Any]:
     return block
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [to_zarr, append, to_h5, to_memmap], ids=lambda write: write.__name__)
 def test_a_worker_that_is_killed_while_it_writes_is_replaced_and_the_store_is_right(tmp_path: Path, write: Any) -> None:
     ds = dataset()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,21 @@ def mark_of(group: zarr.Group) -> Mapping[str, Any] | None:
     """The mark of a group, None where it has none."""
     found = group.attrs.get(INCOMPLETE_ATTR)
     return found if isinstance(found, Mapping) else None
+
+
+def kept_texts(group: zarr.Group) -> dict[str, bytes]:
+    """The JSON texts that the mark of a group keeps, by path: as they were before they were to be written anew."""
+    texts = (mark_of(group) or {}).get("texts", {})
+    return {path: text.encode() for path, text in texts.items()}
+
+
+def is_json(text: Any) -> bool:
+    """Whether bytes are a whole JSON text; an array that was created and not filled holds NUL bytes."""
+    try:
+        json.loads(text)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def unwritten(group: zarr.Group, mark: Mapping[str, Any]) -> list[str]:

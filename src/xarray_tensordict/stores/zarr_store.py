@@ -33,7 +33,7 @@ from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
-from .zarr_completeness import mark_of, tell_incomplete
+from .zarr_completeness import is_json, kept_texts, mark_of, tell_incomplete
 from .zarr_opening import Node, child, open_node
 from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, unpickles, with_dims
 from .zarr_raw import as_raw
@@ -228,6 +228,10 @@ class _GroupReader:
             and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
+        for path, text in kept_texts(self._owner.zarr_group).items():
+            *key, name = path.split("/")
+            if tuple(key) == self._key and name in wanted and not is_json(self._payloads[name]):
+                self._payloads[name] = text
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""

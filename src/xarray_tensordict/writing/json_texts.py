@@ -16,7 +16,7 @@ from ..core.unbatched_entry import encode_array
 from ..stores.zarr_private import unpickles
 from .plan import WritePlan
 from .stored_form import Place, store_form, to_json
-from .zarr_there import There
+from .zarr_there import There, whole_texts
 from .zarr_writer import json_markers, json_variable, unbatched_object
 
 
@@ -76,7 +76,8 @@ def _unbatched_content(there: There) -> dict[str, Any]:
             f"{there.where}: a codec of the entry {UNBATCHED_NAME!r} would unpickle it, which can run any code; write the "
             f"store again, with mode='w'"
         )
-    return dict(json.loads(np.asarray(entry[...]).tobytes())) if isinstance(entry, zarr.Array) else {}
+    text = whole_texts(there.root, [UNBATCHED_NAME]).get(UNBATCHED_NAME)
+    return {} if text is None else dict(json.loads(text))
 
 
 def merge_unbatched(plan: WritePlan, there: There) -> None:

@@ -9,15 +9,16 @@ import zarr
 
 from ..core.metadata import BATCH_ATTR
 from ..core.model import GroupBatch, Key
+from ..stores.zarr_completeness import mark_of, tell_incomplete
 from .additions import plan_added
 from .json_texts import merge_unbatched
 from .plan import Source, WritePlan
 from .store_fit import check_sizes
 from .stored_form import Layout
 from .streaming import stream_source
-from .zarr_finish import mark, quiet
+from .zarr_finish import quiet
 from .zarr_target import ZarrTarget
-from .zarr_there import Change, There, finish_of, plan_region, take_back, write_change
+from .zarr_there import Change, There, finish_of, mark_there, plan_region, take_back, write_change
 from .zarr_writer import ZarrOptions, check_attrs, dataset_of, write_group
 
 
@@ -47,7 +48,9 @@ def add_variables(
     plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr")
     check_attrs(plan)
     step = finish_of(there, target, options, _batches(plan, there))
-    mark(step, {"kind": "overwrite", "arrays": sorted({*change.paths, *new})})
+    names = {*change.paths, *("/".join(key) for key in change.texts), *new}
+    _refuse_unfinished(there, names)
+    mark_there(there, step, {"kind": "overwrite", "arrays": sorted(names)})
     made = Created()
     try:
         _create(plan, there, target, options, made)
@@ -58,6 +61,24 @@ def add_variables(
         if not change.regions:
             take_back(there, step)
         raise
+
+
+def _refuse_unfinished(there: There, names: set[str]) -> None:
+    """Raise where the store is not complete and this write does not complete it: it would remove the mark.
+
+    Raises
+    ------
+    ValueError
+        Nothing has been written.
+    """
+    pending = mark_of(there.root)
+    told = None if pending is None else tell_incomplete(there.root)
+    if (
+        pending is not None
+        and told is not None
+        and not 0 < len(pending.get("arrays", ())) <= len(names.intersection(pending["arrays"]))
+    ):
+        raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
 
 
 def _layout(there: There, asked: Layout) -> Layout:

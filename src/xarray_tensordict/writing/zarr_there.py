@@ -12,11 +12,12 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, own_array_record
+from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, is_pickled, own_array_record
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
-from ..stores.zarr_completeness import mark_of
+from ..stores.zarr_completeness import is_json, kept_texts, mark_of
+from ..stores.zarr_private import unpickles
 from ..stores.zarr_store import ZarrGroupStore
 from .lazy_sources import reads_from
 from .plan import Source
@@ -198,7 +199,7 @@ def write_change(
     names = sorted({*change.paths, *("/".join(key) for key in change.texts)})
     grown = [(array, tuple(array.shape)) for array, shape, *_ in change.regions if shape is not None]
     if marked and names:
-        mark(step, {**marked, "arrays": names})
+        mark_there(there, step, {**marked, "arrays": names})
     try:
         stored = [*created, *_write_regions(change, there)]
         if options.compute:
@@ -219,6 +220,29 @@ def write_change(
         return delayed_finish(step, stored)
     finish(step)
     return None
+
+
+def mark_there(there: There, step: Finish, content: Mapping[str, Any]) -> None:
+    """Mark the store, with the JSON texts that may be written anew: of those, a process that dies would leave nothing.
+
+    The group is opened anew: it keeps the attributes that it had, and would write them back without the mark.
+    """
+    texts = whole_texts(there.root, [*content["arrays"], UNBATCHED_NAME])
+    mark(step, {**content, "texts": texts} if texts else content)
+    there.root = step.open()
+
+
+def whole_texts(root: zarr.Group, paths: Sequence[str]) -> dict[str, str]:
+    """The JSON texts among some arrays of a group; what a write that did not finish has kept of those it left in pieces."""
+    found = {path: text.decode() for path, text in kept_texts(root).items()}
+    for path in paths:
+        array = root.get(path)
+        if not isinstance(array, zarr.Array) or NON_TENSOR_ATTR not in array.attrs or unpickles(array):
+            continue
+        text = np.asarray(array[...]).tobytes()
+        if not is_pickled(dict(array.attrs)) and is_json(text):
+            found[path] = text.decode()
+    return found
 
 
 def take_back(there: There, step: Finish) -> None:
@@ -257,7 +281,7 @@ def _write_regions(change: Change, there: There) -> list[Any]:
         for array, shape, where, variable in change.regions:
             if shape is not None:
                 array.resize(shape)
-            if found is not None:
+            if found is not None and found.get("kind") == "create":
                 # as long as the mark is there, a chunk that is missing counts as not written
                 array = array.with_config({"write_empty_chunks": True})
             if variable.chunks is None:
