@@ -13,6 +13,7 @@ from xarray.backends.zarr import ZarrArrayWrapper
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.stores import hdf5_arrays
+from xarray_tensordict.stores.raw_arrays import RawArray
 from xarray_tensordict.testing import assert_same_tensordict
 
 LENGTHS = (4, 2, 3)
@@ -277,7 +278,7 @@ class TestAsXarrayDoes:
 def test_nothing_but_metadata_and_indexes_is_read(tmp_path, monkeypatch):
     parts = [weather(number, length) for number, length in enumerate(LENGTHS)]
     read: list[tuple[int, ...]] = []
-    for owner in (ZarrArrayWrapper, *_backend_arrays(hdf5_arrays)):
+    for owner in (ZarrArrayWrapper, RawArray, *_backend_arrays(hdf5_arrays)):
         original = owner.__getitem__
 
         def counted(self, key, original=original):

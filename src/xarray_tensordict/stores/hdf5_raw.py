@@ -37,7 +37,7 @@ class ContiguousDataset(PlainFiles):
             place = _place(base, self.path, self.size)
             if place is None:
                 raise NotRawError(f"{self.where(number)} is to be read by HDF5")
-            fileno, offset = os.dup(place[0]), place[1]
+            fileno, offset = place
         try:
             found = os.fstat(fileno).st_size
             if found < offset + self.size:
@@ -76,11 +76,14 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
 
 
 def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:
-    """The file descriptor that HDF5 reads from, and where the bytes of the dataset begin."""
+    """A copy of the file descriptor that HDF5 reads from, and where the bytes of the dataset begin.
+
+    It is copied while the dataset is open: behind an external link HDF5 closes the file with its last object.
+    """
     dataset = h5py.h5d.open(base.id, path.encode())
     file = h5py.h5i.get_file_id(dataset)
     offset = dataset.get_offset()
     # the intent is that of the file, not of this handle: it tells of all that this process has open
     if offset is None or file.get_intent() != h5py.h5f.ACC_RDONLY or dataset.get_storage_size() != size:
         return None
-    return file.get_vfd_handle(), offset
+    return os.dup(file.get_vfd_handle()), offset

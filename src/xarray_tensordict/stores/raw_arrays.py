@@ -62,7 +62,7 @@ class RawArray(BackendArray):
         Parameters
         ----------
         rows
-            A number, a slice, or a 1-d array of numbers, in any order; for a 0-d array anything.
+            A number, a slice, or an array of numbers, in any order; for a 0-d array anything.
         out
             A C-contiguous array of this dtype and of the shape of the result that is filled; None for a new one.
         """
@@ -73,6 +73,8 @@ class RawArray(BackendArray):
             got = self._parts(self._rows_key(rows))
         except NotRawError as reason:
             got = self._through_library(self._rows_key(rows), reason)
+        if self.shape and np.ndim(rows) > 1:
+            got = np.reshape(got, (*np.shape(rows), *self.shape[1:]))
         if out is None:
             return np.asarray(got)
         out[...] = got
@@ -81,7 +83,9 @@ class RawArray(BackendArray):
     def _rows_key(self, rows: Any) -> indexing.ExplicitIndexer:
         if not self.shape:
             return indexing.BasicIndexer(())
-        return indexing.OuterIndexer((rows, *(slice(None),) * (len(self.shape) - 1)))
+        # an index of a store has one dim
+        picked = np.ravel(rows) if np.ndim(rows) > 1 else rows
+        return indexing.OuterIndexer((picked, *(slice(None),) * (len(self.shape) - 1)))
 
     def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError) -> Any:
         if self._otherwise is None:
