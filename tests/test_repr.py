@@ -120,9 +120,12 @@ def test_a_tree_has_html_too():
 @pytest.mark.parametrize(
     ("words", "write"),
     [
-        ("one piece", lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None)),
         (
-            "chunks (2, 2)",
+            "one piece, mapped",
+            lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None),
+        ),
+        (
+            "chunks (2, 2), mapped",
             lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None),
         ),
         ("chunks (2, 2), zstd", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")),
@@ -146,7 +149,7 @@ def test_the_layout_of_zarr_v2_hdf5_dask_and_memory(tmp_path):
         file.create_dataset("x", data=np.zeros((8, 2)))
         file.create_dataset("y", data=np.zeros((8, 2)), chunks=(2, 2), compression="gzip")
     with xr.open_dataset(tmp_path / "a.h5", engine="tensordict") as ds:
-        assert layout_text(ds["x"].variable) == "one piece"
+        assert layout_text(ds["x"].variable) == "one piece, mapped"
         assert layout_text(ds["y"].variable) == "chunks (2, 2), zlib"
         assert layout_text(ds.chunk({"batch_0": 3})["y"].variable) == "dask chunks (3, 2)"
         assert layout_text(ds.load()["y"].variable) == "in memory"

@@ -7,10 +7,13 @@ from typing import Any
 import xarray as xr
 
 from ..dataset.xarray_private import backend_array, in_memory, zarr_array
+from ..stores.raw_arrays import RawArray
 
 
 def layout_text(variable: xr.Variable) -> str:
     """A few words, from what the variable says of itself; nothing is read.
+
+    "mapped" are bytes that lie in a file as they do in memory, and are read without the library of the format.
 
     Examples
     --------
@@ -26,7 +29,10 @@ def layout_text(variable: xr.Variable) -> str:
     words = f"chunks {_shape_text(chunks)}" if chunks else "one piece"
     if encoding.get("shards"):
         words = f"shards {_shape_text(encoding['shards'])} of {words}"
-    codec = _compressor(variable)
+    backend = backend_array(variable)
+    if isinstance(backend, RawArray):
+        return f"{words}, {'compressed' if backend.is_compressed else 'mapped'}"
+    codec = _compressor(variable, backend)
     return f"{words}, {codec}" if codec else words
 
 
@@ -34,9 +40,8 @@ def _shape_text(sizes: Any) -> str:
     return "(" + ", ".join(str(int(size)) for size in sizes) + ")"
 
 
-def _compressor(variable: xr.Variable) -> str:
+def _compressor(variable: xr.Variable, backend: Any) -> str:
     """The name of the compressor: zarr arrays are asked, since encodings leave the default out."""
-    backend = backend_array(variable)
     array = None if backend is None else zarr_array(backend)
     if array is not None:
         return ", ".join(map(_codec_name, array.compressors))
