@@ -1,6 +1,7 @@
 """Where the bytes are not as they were described, the library is asked, or an error says what was found."""
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tensordict import PersistentTensorDict, TensorDict
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.stores import hdf5_raw
+from xarray_tensordict.stores.hdf5_files import open_source
 
 ARRAY = np.arange(24, dtype="f4").reshape(6, 4)
 
@@ -230,3 +232,90 @@ def test_a_wrapped_store_is_read_through_its_wrapper(tmp_path):
     with xr.open_dataset(store, engine="tensordict") as ds:
         np.testing.assert_array_equal(ds["x"].values, ARRAY)
     assert "x/c/0/0" in seen
+
+
+@pytest.mark.parametrize("chunks", [(6, 4), (2, 4)])
+def test_batches_keep_a_map_and_see_a_file_that_has_taken_its_place(chunks, tmp_path):
+    path = tmp_path / "s.zarr"
+    array = zarr_of(path, chunks)
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        batches = ds.td.batches(6, shuffle="full", seed=0, prefetch=0)
+        order = [int(row[0]) // 4 for row in next(iter(batches))["x"]]
+        array[...] = ARRAY + 1
+        batches.set_epoch(0)
+        np.testing.assert_array_equal(next(iter(batches))["x"].numpy(), ARRAY[order] + 1)
+
+
+@pytest.mark.parametrize("layout", ["zarr", "hdf5", "memmap"])
+def test_a_file_cut_short_between_two_batches_is_an_error_and_not_a_crash(layout, tmp_path):
+    path = tmp_path / "s"
+    array = np.ones((1000, 3000), "f4")  # so large that each batch is a read of its own
+    if layout == "zarr":
+        group = zarr.create_group(str(path))
+        group.create_array("x", shape=array.shape, chunks=array.shape, dtype="f4", compressors=None)[...] = array
+    elif layout == "hdf5":
+        with h5py.File(path, "w") as file:
+            file["x"] = array
+    else:
+        TensorDict({"x": torch.from_numpy(array)}, [1000]).memmap(str(path))
+    code = f"""
+import os, pathlib, xarray as xr
+path = pathlib.Path({str(path)!r})
+file = path if path.is_file() else max((f for f in path.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+batches = iter(xr.open_dataset(path, engine="tensordict").td.batches(500, shuffle="full", seed=0, prefetch=0))
+next(batches)
+os.truncate(file, 5000)
+try:
+    for batch in batches:
+        pass
+except (OSError, ValueError) as error:
+    assert file.name in str(error) and "12000000" in str(error), error
+else:
+    raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
+    other, path = tmp_path / "other.h5", tmp_path / "s.h5"
+    with h5py.File(other, "w") as file:
+        file["x"] = ARRAY
+    with h5py.File(path, "w") as file:
+        file["first"] = ARRAY
+        file["x"] = h5py.ExternalLink("other.h5", "x")
+    with h5py.File(path, "r") as file:
+        source = open_source(file)
+        for number in range(3):
+            with source.locked() as base:
+                assert hdf5_raw._known_place(source, base, "x", ARRAY.nbytes) is not None
+                assert hdf5_raw._known_place(source, base, "first", ARRAY.nbytes) is not None
+                assert list(source.found(base)) == ["first"]
+            with open(tmp_path / f"{number}", "wb") as taken:  # takes the descriptor of the file that HDF5 has closed
+                taken.write(b"0" * 4096)
+
+
+def test_what_was_found_out_about_a_file_is_forgotten_when_it_is_opened_anew(tmp_path):
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = ARRAY
+    ptd = open_persistent(path)
+    assert ptd.get_at("x", 2).tolist() == ARRAY[2].tolist()
+    ds = xr.open_dataset(path, engine="tensordict")
+    ds["x"][:1].load()
+    ds.close()
+    ptd.close()
+    with h5py.File(path, "r+") as file:
+        file["y"] = ARRAY
+        file["x"][2] = 9  # in the buffers of HDF5
+        np.testing.assert_array_equal(ds["x"][[2]].values, [[9] * 4])
+
+
+def test_a_pickle_of_batches_holds_no_map(tmp_path):
+    path = tmp_path / "s.zarr"
+    zarr_of(path)
+    batches = xr.open_dataset(path, engine="tensordict").td.batches(2, shuffle="full", seed=0, prefetch=0)
+    first = [batch["x"] for batch in batches]
+    again = pickle.loads(pickle.dumps(batches))
+    again.set_epoch(0)
+    torch.testing.assert_close([batch["x"] for batch in again], first, rtol=0, atol=0)

@@ -109,6 +109,9 @@ class Batches:
             numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
         if not self.options.prefetch:
             return self._cut(self._reads(epoch, numbers))
+        if self.options.shuffle == "full" or not self._blocks.read_whole:
+            # a read is a batch, or a few: nothing is left to do in another thread
+            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers)), self.options.prefetch)
         # the next rows are read while batches are made of the last ones
         return ReadAhead(lambda: self._cut(ReadAhead(lambda: self._reads(epoch, numbers), 1)), self.options.prefetch)
 

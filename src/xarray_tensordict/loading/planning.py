@@ -38,8 +38,8 @@ def plan_blocks(
     count = len(samples)
     if marks is None:
         marks = np.append(0, every(target, count)) if count else np.zeros(1, np.int64)
-        # rows of a file that follow each other are one read, those in memory may be anywhere
-        return Blocks(marks, buffer, read_whole=shuffle and any(member.raw is not None for member in reader.members))
+        # what is not chunked is read row by row: a block is in the cache of the system when its first row was read
+        return Blocks(marks, buffer, read_whole=False)
     return Blocks(merge_marks(marks, target), buffer)
 
 

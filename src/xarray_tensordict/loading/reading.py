@@ -18,6 +18,7 @@ from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries
 from ..lazy.lazy_nodes import Leaf
 from ..lazy.persistent import leave_out_times
+from ..stores.kept import Kept
 from ..tensors.convert import build, compute_together, python_value, warn_left_out
 from ..tensors.raw_rows import RawRows, RowsRead, raw_rows
 from ..tensors.values import rows_from_numpy, tensor_from_numpy
@@ -28,8 +29,6 @@ Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 
 _WASTE = 4
 """Rows of several leading dims are read as one block unless it holds more than this many times what is needed."""
-_RUN = 4
-"""Rows of a file that follow each other in runs of this length are read run by run, and put in order afterwards."""
 _OBJECT_BYTES = 64
 """What a string or another object counts for where sizes are estimated: a Python str of a dozen letters."""
 
@@ -46,22 +45,27 @@ class Member:
         Its lazy variable and the form of its values.
     held
         Which of the leading batch dims it has; none for what is read once and for all.
+    kept
+        What the reader keeps from one read to the next.
     """
 
     entry: Entry
     leaf: Leaf
     held: tuple[int, ...]
+    kept: Kept
 
     @classmethod
-    def of(cls, entry: Entry, lead: int) -> Member:
+    def of(cls, entry: Entry, lead: int, kept: Kept) -> Member:
         leaf = Leaf.of(entry)
         batched = entry.entry_class != "unbatched" and leaf.form != "value"
-        return cls(entry, leaf, tuple(axis for axis in range(lead) if batched and axis not in leaf.missing))
+        return cls(entry, leaf, tuple(axis for axis in range(lead) if batched and axis not in leaf.missing), kept)
 
     @cached_property
     def raw(self) -> RawRows | None:
         """Its rows, where they are read straight from a file, in any order."""
-        return raw_rows(self.leaf.variable, self.leaf.widened_from) if self.leaf.form == "tensor" else None
+        if self.leaf.form != "tensor":
+            return None
+        return raw_rows(self.leaf.variable, self.leaf.widened_from, self.kept)
 
     def along(self, rows: Ints) -> Job:
         """What reads rows along its first axis."""
@@ -140,8 +144,10 @@ class RowReader:
         leave_out_times(plan)
         warn_left_out(plan.left_out)
         self.sizes = sizes
-        self.members = [Member.of(entry, len(sizes)) for entry in plan.entries]
+        kept = Kept()
+        self.members = [Member.of(entry, len(sizes), kept) for entry in plan.entries]
         self.row_bytes = sum(member.row_bytes for member in self.members)
+        self._straight = len(sizes) == 1 and all(member.raw is not None for member in self.members if member.held)
         self._expand = unbatched == "expand"
         self._names = tuple(names)
         self._groups = _groups(plan)
@@ -152,7 +158,8 @@ class RowReader:
 
     def read(self, asked: Ints) -> list[Part]:
         """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
-        rows, places = _distinct(asked)
+        # what lies in files as it is in memory is copied into its place: to put it in order afterwards would be a second copy
+        rows, places = (asked, None) if self._straight else _distinct(asked)
         wanted = [self._request(member, asked, rows, places) for member in self.members]
         read = iter(self._read([job for jobs, _ in wanted for job in jobs], wanted))
         return [
@@ -173,10 +180,7 @@ class RowReader:
         if not member.held:
             return ([] if member.entry.key in self._whole else [member.leaf.variable]), None
         if member.raw is not None and len(self.sizes) == 1:
-            if places is None or _RUN * (np.count_nonzero(np.diff(rows) > 1) + 1) <= len(rows):
-                return [member.along(rows)], places
-            # rows are copied from a file into their place: to put them in order afterwards would copy them again
-            return [RowsRead(member.raw, asked)], None
+            return [member.along(asked)], None
         held = [self.sizes[axis] for axis in member.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
@@ -287,11 +291,12 @@ def _taken(values: Values, positions: Ints) -> Values:
 
 
 def as_slice(rows: Ints) -> slice | Ints:
-    """Ascending rows as a slice where they follow each other: a store reads that better."""
+    """Rows as a slice where they follow each other: a store reads that better."""
     if not len(rows):
         return slice(0, 0)
     first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
+    together = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
+    return slice(first, last + 1) if together else rows
 
 
 def _flat(member: Member, read: list[Any]) -> Any:

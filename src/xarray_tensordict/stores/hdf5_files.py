@@ -84,6 +84,7 @@ class Hdf5Source:
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
         self._has_descriptor: bool | None = None
+        self._found: tuple[Any, dict[Any, Any]] = (None, {})
 
     @contextmanager
     def locked(self) -> Iterator[Any]:
@@ -108,6 +109,15 @@ class Hdf5Source:
             self._has_descriptor = CAN_READ_AT and driver == h5py.h5fd.SEC2
         return self._has_descriptor
 
+    def found(self, opened: Any) -> dict[Any, Any]:
+        """What was found out about a file, for as long as it stays open; to be used inside of `locked`, which gives `opened`.
+
+        A file that is opened anew, by this source or by its owner, begins with nothing.
+        """
+        if self._found[0] is not opened:
+            self._found = opened, {}
+        return self._found[1]
+
     def close(self) -> None:
         """Close the file if this package opened it. Lazy arrays by path open it again when they are read."""
         with _lock:
@@ -122,7 +132,7 @@ class Hdf5Source:
             self._manager = _caching_manager(self._path, self._kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_inherited": None}
+        state = {**self.__dict__, "_inherited": None, "_found": (None, {})}
         del state["_pid"]
         if not isinstance(self._manager, CachingFileManager) and self._path is not None:
             state["_manager"] = None

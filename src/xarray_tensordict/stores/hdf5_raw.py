@@ -34,7 +34,7 @@ class ContiguousDataset(PlainFiles):
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with self.source.locked() as base:
-            place = _place(base, self.path, self.size)
+            place = _known_place(self.source, base, self.path, self.size)
             if place is None:
                 raise NotRawError(f"{self.where(number)} is to be read by HDF5")
             fileno, offset = place
@@ -73,6 +73,18 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
         return None
     size = dataset.size * dtype.itemsize
     return RawArray(ContiguousDataset(source, path, size), dtype, tuple(dataset.shape), otherwise)
+
+
+def _known_place(source: Hdf5Source, base: Any, path: str, size: int) -> tuple[int, int] | None:
+    """As `_place`, looked up once while a file is open: what is contiguous and stored stays where it is."""
+    found = source.found(base)
+    if path in found:
+        return found[path]  # type: ignore[no-any-return]
+    place = _place(base, path, size)
+    # a dataset behind an external link is in a file that HDF5 closes again
+    if place is not None and place[0] == h5py.h5i.get_file_id(base.id).get_vfd_handle():
+        found[path] = place
+    return place
 
 
 def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.model import Key
+from .kept import Kept
 from .raw_files import Buffer, Bytes, Places, PlainFiles, open_file
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
@@ -96,7 +97,7 @@ class FileBytes(PlainFiles):
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
-        with contextmanager(open_file)(self.path) as fileno:
+        with open_file(self.path) as fileno:
             _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size - self.offset)
             yield fileno, self.offset
 
@@ -177,7 +178,7 @@ class StoredEntry(PlainFiles):
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         where = self.where(number)
         _check_size(where, self.what, self.size, self.held)
-        with contextmanager(open_file)(self.archive) as fileno:
+        with open_file(self.archive) as fileno:
             fixed = os.pread(fileno, _LOCAL_HEADER.size, self.header)
             signature, *_, name_length, extra_length = (
                 _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0)
@@ -233,7 +234,7 @@ class CompressedEntry:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)
 
-    def rows(self, starts: Places, out: Buffer) -> bool:
+    def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
         return False
 
     def private(self) -> Buffer | None:

@@ -405,7 +405,7 @@ class _Nothing:
     def view(self, start: int, stop: int) -> Any:
         return np.empty(stop - start, np.uint8)
 
-    def rows(self, starts: Any, out: Any) -> bool:
+    def rows(self, starts: Any, out: Any, kept: Any = None) -> bool:
         return True
 
     def private(self) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from .kept import Kept
 from .raw_files import Buffer, Bytes, NotRawError
 
 
@@ -56,7 +57,9 @@ class RawArray(BackendArray):
         """The number of bytes of a row."""
         return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
 
-    def take(self, rows: Any, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    def take(
+        self, rows: Any, out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any]:
         """Read whole rows.
 
         Parameters
@@ -65,9 +68,11 @@ class RawArray(BackendArray):
             A number, a slice, or an array of numbers, in any order; for a 0-d array anything.
         out
             A C-contiguous array of this dtype and of the shape of the result that is filled; None for a new one.
+        kept
+            What the reader keeps from one read to the next.
         """
         try:
-            found = self._whole_rows(rows, out)
+            found = self._whole_rows(rows, out, kept)
             if found is not None:
                 return found
             got = self._parts(self._rows_key(rows))
@@ -101,7 +106,9 @@ class RawArray(BackendArray):
                 f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
             ) from error
 
-    def _whole_rows(self, rows: Any, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+    def _whole_rows(
+        self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any] | None:
         """The rows; None where their bytes cannot be read one after the other."""
         size = self.row_size
         lead: tuple[int, ...] = ()
@@ -121,7 +128,7 @@ class RawArray(BackendArray):
             out = np.empty((*lead, *self.shape[1:]), self.dtype)
         if not out.size:
             return out
-        return out if self._data.rows(starts, _bytes_of(out).reshape(-1, piece)) else None
+        return out if self._data.rows(starts, _bytes_of(out).reshape(-1, piece), kept) else None
 
     def _parts(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any]:
         """Any selection, from a view of the rows from the first one to the last."""

@@ -47,7 +47,7 @@ class ChunkFiles(PlainFiles):
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         path = self.where(number)
         try:
-            with contextmanager(open_file)(path) as fileno:
+            with open_file(path) as fileno:
                 found = os.fstat(fileno).st_size
                 if found != self.chunk:
                     raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found}")

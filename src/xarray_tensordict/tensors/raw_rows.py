@@ -15,6 +15,7 @@ import xarray as xr
 
 from ..dataset.xarray_private import bare_array
 from ..stores.array_wrappers import WidenedArray
+from ..stores.kept import Kept
 from ..stores.raw_arrays import RawArray
 from .values import torch_dtype
 
@@ -31,15 +32,18 @@ class RawRows:
         The name of the torch dtype whose codes it holds, None where it holds the values themselves.
     numbers
         The rows; None for an array of no axes.
+    kept
+        What the reader keeps from one read to the next; None: nothing.
     """
 
     array: RawArray
     codes: str | None
     numbers: range | None
+    kept: Kept | None = None
 
     def take(self, rows: Any) -> torch.Tensor:
         """Read rows: a number, a slice, or a 1-d array of numbers that are in bounds, in any order."""
-        return self._tensor(self.array.take(self._places(rows)))
+        return self._tensor(self.array.take(self._places(rows), kept=self.kept))
 
     def take_into(self, out: torch.Tensor) -> None:
         """Read all rows into a contiguous tensor of the same shape and dtype on the CPU."""
@@ -83,7 +87,9 @@ class RowsRead:
         return self.rows.take(self.places)
 
 
-def raw_rows(variable: xr.Variable, widened_from: torch.dtype | str | None = None) -> RawRows | None:
+def raw_rows(
+    variable: xr.Variable, widened_from: torch.dtype | str | None = None, kept: Kept | None = None
+) -> RawRows | None:
     """The rows behind a variable that has not been loaded; None where they have to be decoded or picked by number.
 
     Parameters
@@ -92,6 +98,8 @@ def raw_rows(variable: xr.Variable, widened_from: torch.dtype | str | None = Non
         The variable.
     widened_from
         The torch dtype that its values are to have, where that is not the twin of its own.
+    kept
+        What the reader keeps from one read to the next; None: nothing.
     """
     found = bare_array(variable)
     if found is None:
@@ -107,12 +115,12 @@ def raw_rows(variable: xr.Variable, widened_from: torch.dtype | str | None = Non
     if not array.dtype.isnative or not all(isinstance(part, slice) for part in key):
         return None
     if not array.shape:
-        return RawRows(array, codes, None)
+        return RawRows(array, codes, None, kept)
     numbers = range(array.shape[0])[key[0]]
     inner = zip(key[1:], array.shape[1:], strict=True)
     if numbers.step < 1 or any(range(size)[part] != range(size) for part, size in inner):
         return None
-    return RawRows(array, codes, numbers)
+    return RawRows(array, codes, numbers, kept)
 
 
 def _dtype_name(dtype: torch.dtype | str | None) -> str | None:
