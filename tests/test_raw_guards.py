@@ -288,8 +288,11 @@ def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
         source = open_source(file)
         for number in range(3):
             with source.locked() as base:
-                assert hdf5_raw._known_place(source, base, "x", ARRAY.nbytes) is not None
-                assert hdf5_raw._known_place(source, base, "first", ARRAY.nbytes) is not None
+                for name, inside in (("x", other), ("first", path)):
+                    fileno, offset = hdf5_raw._known_place(source, base, name, ARRAY.nbytes)
+                    assert os.path.samestat(os.fstat(fileno), os.stat(inside))
+                    assert os.pread(fileno, ARRAY.nbytes, offset) == ARRAY.tobytes()
+                    os.close(fileno)
                 assert list(source.found(base)) == ["first"]
             with open(tmp_path / f"{number}", "wb") as taken:  # takes the descriptor of the file that HDF5 has closed
                 taken.write(b"0" * 4096)

@@ -105,7 +105,8 @@ def backend_array(variable: xr.Variable) -> BackendArray | None:
 
 
 def zarr_array(backend: BackendArray) -> Any:
-    """The ``zarr.Array`` behind xarray's reader of zarr; None behind any other reader."""
+    """The ``zarr.Array`` behind xarray's reader of zarr, or what is read past that; None behind any other reader."""
+    backend = getattr(backend, "otherwise", backend)
     return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
 
 

@@ -33,7 +33,8 @@ def chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
 def _stored_chunk(variable: xr.Variable, axis: int) -> int | None:
     """The size of the chunks of the store, None where any row is read by itself."""
     array = backend_array(variable)
-    if array is None or isinstance(getattr(array, "wrapped", array), RawArray):
+    stored = getattr(array, "wrapped", array)
+    if array is None or (isinstance(stored, RawArray) and not stored.is_compressed):
         return None
     chunk = variable.encoding.get("preferred_chunks", {}).get(variable.dims[axis])
     if isinstance(chunk, tuple):

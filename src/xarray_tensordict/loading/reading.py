@@ -65,7 +65,8 @@ class Member:
         """Its rows, where they are read straight from a file, in any order."""
         if self.leaf.form != "tensor":
             return None
-        return raw_rows(self.leaf.variable, self.leaf.widened_from, self.kept)
+        found = raw_rows(self.leaf.variable, self.leaf.widened_from, self.kept)
+        return None if found is None or found.array.is_compressed else found
 
     def along(self, rows: Ints) -> Job:
         """What reads rows along its first axis."""

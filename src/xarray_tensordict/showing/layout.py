@@ -31,8 +31,9 @@ def layout_text(variable: xr.Variable) -> str:
         words = f"shards {_shape_text(encoding['shards'])} of {words}"
     backend = backend_array(variable)
     if isinstance(backend, RawArray):
-        return f"{words}, {'compressed' if backend.is_compressed else 'mapped'}"
-    codec = _compressor(variable, backend)
+        codec = (_compressor(variable, backend) or "compressed") if backend.is_compressed else "mapped"
+    else:
+        codec = _compressor(variable, backend)
     return f"{words}, {codec}" if codec else words
 
 

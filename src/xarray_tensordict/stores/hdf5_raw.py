@@ -79,11 +79,14 @@ def _known_place(source: Hdf5Source, base: Any, path: str, size: int) -> tuple[i
     """As `_place`, looked up once while a file is open: what is contiguous and stored stays where it is."""
     found = source.found(base)
     if path in found:
-        return found[path]  # type: ignore[no-any-return]
+        fileno, offset = found[path]
+        return os.dup(fileno), offset
     place = _place(base, path, size)
-    # a dataset behind an external link is in a file that HDF5 closes again
-    if place is not None and place[0] == h5py.h5i.get_file_id(base.id).get_vfd_handle():
-        found[path] = place
+    if place is not None:
+        own = h5py.h5i.get_file_id(base.id).get_vfd_handle()
+        # a dataset behind an external link is in another file, which HDF5 closes again
+        if os.path.sameopenfile(place[0], own):
+            found[path] = own, place[1]
     return place
 
 

@@ -49,8 +49,13 @@ class RawArray(BackendArray):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether some rows cost as much as all that are before them."""
+        """Whether rows are not read by themselves: a chunk, or all that is before them, has to be decompressed."""
         return bool(getattr(self._data, "is_compressed", False))
+
+    @property
+    def otherwise(self) -> BackendArray | None:
+        """The same array through the library of its format."""
+        return self._otherwise
 
     @property
     def row_size(self) -> int:
@@ -101,7 +106,9 @@ class RawArray(BackendArray):
         try:
             # xarray's base class has no __getitem__ in its types; all that derive from it do
             return self._otherwise[key]  # type: ignore[index]
-        except (ValueError, RuntimeError) as error:
+        except (IndexError, TypeError, MemoryError):
+            raise
+        except Exception as error:  # codecs have errors of their own
             raise OSError(
                 f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
             ) from error
@@ -136,7 +143,7 @@ class RawArray(BackendArray):
         start, stop = first * self.row_size, last * self.row_size
         held = self._data.view(start, stop)
         if held is None:
-            raise NotRawError(f"{self._data}: parts of rows of an array in many files are read by its library")
+            raise NotRawError("parts of rows of an array in many files are read by its library")
         # numpy makes no array of an empty buffer
         seen = np.frombuffer(held, self.dtype) if start < stop else np.empty(0, self.dtype)
         array = seen.reshape((last - first, *self.shape[1:]) if self.shape else ())

@@ -1,4 +1,7 @@
-"""Which arrays of zarr lie in local files as they are in memory: uncompressed, in whole rows, of native byte order."""
+"""Which arrays of zarr are read without it: in local files, of native byte order, in chunks of whole rows.
+
+They lie there as they are in memory, or each chunk is compressed by one codec.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ from zarr.storage import LocalStore
 
 from .raw_arrays import RawArray
 from .raw_files import NotRawError, PlainFiles, open_file
+from .zarr_chunks import EncodedChunks, decoder_of
 
 _KINDS = "biufcmM"
 _NATIVE = (None, sys.byteorder)
+_LEFT_TO_ZARR = object()
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class ChunkFiles(PlainFiles):
 
 
 def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
-    """The array as one that is read without zarr; None where it has to be decoded, or is not in local files.
+    """The array as one that is read without zarr; None where it is not in local files, or takes more than one codec.
 
     Parameters
     ----------
@@ -67,7 +72,11 @@ def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
         What reads it through zarr: where a chunk is missing, is of another size, or parts of its rows are asked for.
     """
     # a subclass may read in a way of its own
-    if type(array.store) is not LocalStore or not _is_plain(array):
+    if type(array.store) is not LocalStore:
+        return None
+    codec = _only_codec(array)
+    decoder = None if codec is None else decoder_of(codec)
+    if codec is _LEFT_TO_ZARR or (codec is not None and decoder is None):
         return None
     shape, chunks = tuple(array.shape), tuple(array.chunks)
     if not math.prod(shape) or chunks[1:] != shape[1:]:
@@ -76,23 +85,27 @@ def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
     count = -(-shape[0] // chunks[0]) if shape else 1
     folder = os.path.join(os.fspath(array.store.root), *array.path.split("/"))
     files = ChunkFiles(folder, array.metadata, len(shape), count * chunk, chunk)
-    return RawArray(files, array.dtype, shape, otherwise)
+    data = files if decoder is None else EncodedChunks(files.where, files.size, chunk, decoder)
+    return RawArray(data, array.dtype, shape, otherwise)
 
 
-def _is_plain(array: zarr.Array[Any]) -> bool:
+def _only_codec(array: zarr.Array[Any]) -> Any:
+    """What compresses the chunks, None where nothing does; `_LEFT_TO_ZARR` where there is more to do than that."""
     # by the metadata: the properties of the array take longer than all the rest, and each array of a store is asked
     metadata: Any = array.metadata
     if metadata.zarr_format == 2:
-        plain = metadata.order == "C" and metadata.compressor is None and not metadata.filters
-        return bool(plain and array.dtype.kind in _KINDS)
+        plain = metadata.order == "C" and not metadata.filters and array.dtype.kind in _KINDS
+        return metadata.compressor if plain else _LEFT_TO_ZARR
     codecs = metadata.codecs
-    if len(codecs) != 1 or type(codecs[0]) is not BytesCodec or metadata.storage_transformers:
-        return False
+    if len(codecs) not in (1, 2) or type(codecs[0]) is not BytesCodec or metadata.storage_transformers:
+        return _LEFT_TO_ZARR
     if not array.dtype.isnative or array.dtype.kind not in _KINDS:
-        return False
+        return _LEFT_TO_ZARR
     try:
         _ = array.chunks
     except NotImplementedError:  # chunks of different sizes have no one shape
-        return False
+        return _LEFT_TO_ZARR
     endian = codecs[0].endian
-    return getattr(endian, "value", endian) in _NATIVE
+    if getattr(endian, "value", endian) not in _NATIVE:
+        return _LEFT_TO_ZARR
+    return codecs[1] if len(codecs) == 2 else None

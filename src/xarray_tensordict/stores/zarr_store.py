@@ -406,7 +406,8 @@ class _GroupReader:
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
         pieces = _pieces(array, encoding)
-        pieces = None if straight is not None and array.ndim and array.chunks[0] >= array.shape[0] else pieces
+        plain = straight is not None and not straight.is_compressed
+        pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
         return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0, pieces=pieces)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
