@@ -1,6 +1,6 @@
 """Training loops: this package, a hand-written loader over a memory map, and xbatcher with a DataLoader.
 
-``python benchmarks/loading.py [ROWS] [REPEATS]`` prints one table. All sides of a job run in turn in one process, as often as
+``python -m benchmarks.loading [ROWS] [REPEATS]`` prints one table. All sides of a job run in turn in one process, as often as
 is asked for; the table has medians, and ratios of the medians.
 """
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import xarray as xr
 from torch.utils.data import DataLoader
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
+
+from .jobs import Job, Sizes
 
 BATCH = 256
 WINDOW = 8
@@ -125,40 +128,63 @@ def rows_per_second(sides: dict[str, Side], rows: int, repeats: int, most: float
     return {name: statistics.median(times) for name, times in found.items()}
 
 
+def sides_of(ds: xr.Dataset, folder: Path, rows: int) -> dict[str, dict[str, Side]]:
+    """The sides of each job on one store."""
+    return {
+        "batches": {
+            "ours": ours(ds),
+            "xbatcher": xbatcher_in_loader(ds, rows=BATCH, batch_size=None),
+            "by hand": by_hand(folder, rows, shuffle=False),
+        },
+        "shuffled": {
+            "ours": ours(ds, shuffle=True),
+            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "by hand": by_hand(folder, rows, shuffle=True),
+        },
+        "fully shuffled": {
+            "ours": ours(ds, shuffle="full"),
+            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "by hand": by_hand(folder, rows, shuffle=True),
+        },
+        "DataLoader, shuffled": {
+            "ours": ours_in_loader(ds),
+            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "by hand": by_hand(folder, rows, shuffle=True),
+        },
+        "windows of 8, shuffled": {
+            "ours": our_windows(ds),
+            "xbatcher": xbatcher_in_loader(ds, rows=WINDOW, batch_size=BATCH // WINDOW, overlap=WINDOW - 1),
+            "by hand": windows_by_hand(folder, rows),
+        },
+    }
+
+
+def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
+    """The jobs of loading: the first batches of an epoch, the same number for all sides."""
+    rows = max(sizes.rows // 4, 2 * BATCH)
+
+    def first(side: Side) -> Callable[[], None]:
+        def run() -> None:
+            for _ in islice(side(), 4):
+                pass
+
+        return run
+
+    for layout, path in write_stores(folder, rows).items():
+        with xr.open_dataset(path, engine="tensordict") as ds:
+            for job, sides in sides_of(ds, folder, rows).items():
+                columns = {"this package": sides["ours"], "other": sides["xbatcher"], "limit": sides["by hand"]}
+                calls = {column: first(side) for column, side in columns.items()}
+                yield Job(f"{layout}: {job}", calls, repeats=3, other="xbatcher")
+
+
 def measure(rows: int = 16_384, repeats: int = 5) -> Iterator[tuple[str, str, float, float, float]]:
     """Every job: its store, our rows per second, and how many times those of xbatcher and of the hand-written loader."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for layout, path in write_stores(folder, rows).items():
             with xr.open_dataset(path, engine="tensordict") as ds:
-                jobs: dict[str, dict[str, Side]] = {
-                    "batches": {
-                        "ours": ours(ds),
-                        "xbatcher": xbatcher_in_loader(ds, rows=BATCH, batch_size=None),
-                        "by hand": by_hand(folder, rows, shuffle=False),
-                    },
-                    "shuffled": {
-                        "ours": ours(ds, shuffle=True),
-                        "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
-                        "by hand": by_hand(folder, rows, shuffle=True),
-                    },
-                    "fully shuffled": {
-                        "ours": ours(ds, shuffle="full"),
-                        "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
-                        "by hand": by_hand(folder, rows, shuffle=True),
-                    },
-                    "DataLoader, shuffled": {
-                        "ours": ours_in_loader(ds),
-                        "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
-                        "by hand": by_hand(folder, rows, shuffle=True),
-                    },
-                    "windows of 8, shuffled": {
-                        "ours": our_windows(ds),
-                        "xbatcher": xbatcher_in_loader(ds, rows=WINDOW, batch_size=BATCH // WINDOW, overlap=WINDOW - 1),
-                        "by hand": windows_by_hand(folder, rows),
-                    },
-                }
-                for job, sides in jobs.items():
+                for job, sides in sides_of(ds, folder, rows).items():
                     found = rows_per_second(sides, rows, repeats)
                     yield (
                         job,

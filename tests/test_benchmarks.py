@@ -9,9 +9,11 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("area", ["opening", "reading"])
+@pytest.mark.parametrize("area", ["loading", "opening", "reading"])
 def test_each_area_fills_its_rows(area, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
+    if area == "loading":
+        pytest.importorskip("xbatcher", reason="the benchmarks of loading compare with xbatcher")
     from benchmarks.__main__ import AREAS, measure
     from benchmarks.jobs import TINY, table
 
