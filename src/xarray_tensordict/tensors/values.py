@@ -152,10 +152,12 @@ def _torch_can_share(array: np.ndarray[Any, Any]) -> bool:
     # Axes by stride: each must step past all that the smaller ones cover, or two elements share a place (broadcast
     # arrays, sliding windows).
     for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
+        if stride < 0 or stride % array.itemsize:
+            return False  # torch looks at the strides of axes without a second element, too
         if size == 1:
             continue
-        if stride < extent or stride % array.itemsize:
-            return array.size == 0 and stride >= 0
+        if stride < extent:
+            return array.size == 0
         extent += stride * (size - 1)
     return True
 

@@ -32,7 +32,7 @@ from ..tensors.convert import Leaf, build, compute_together, make_leaf
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice, progress_bar
 from .replacing import free_name, remove, replaced, swap
-from .stored_form import same_object
+from .stored_form import as_declared, same_object
 
 Mode = Literal["w", "w-"]
 
@@ -372,7 +372,7 @@ def _source(entry: Entry) -> Any:
     """The blocks of a variable, broadcast to the shape of the entry (which holds no value twice in memory)."""
     import dask.array
 
-    data = entry.variable.data
+    data = as_declared(entry.variable, entry.name).data
     for axis in entry.missing_axes if entry.entry_class == "partial" else ():
         data = dask.array.expand_dims(data, axis)
     return dask.array.broadcast_to(data, _shape(entry))

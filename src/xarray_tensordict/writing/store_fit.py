@@ -14,7 +14,7 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
 from ..core.model import Inference
 from .packing import checked
-from .stored_form import map_values, nanoseconds
+from .stored_form import as_declared, map_values, nanoseconds
 
 
 class Existing(Protocol):
@@ -76,9 +76,13 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
     ------
     ValueError
         For values that the array cannot hold exactly: times between its units, strings longer than its own.
+    TypeError
+        Where blocks of dask lose values by becoming what they were declared to be.
     """
     attrs = dict(array.attrs)
     kind = new.dtype.kind
+    if kind not in _TEXT + "S":
+        new = as_declared(new, name)
     if kind in "mM":
         fitted = _times(name, new, there, array, attrs, where)
     elif kind in "UTOS":
@@ -101,7 +105,7 @@ def _times(
     name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], attrs: dict[str, Any], where: str
 ) -> xr.Variable:
     dtype = there.dtype
-    if there.dtype != new.dtype:
+    if there.dtype != new.dtype or new.chunks is not None:  # blocks of dask may be finer than was declared
         new = map_values(new, lambda values: _exactly(values, dtype, name, where), dtype)
     if array.dtype.kind in "mM":
         stored = np.dtype(array.dtype)

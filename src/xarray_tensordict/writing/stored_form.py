@@ -115,7 +115,8 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         For times that int64 nanoseconds cannot hold, with ``layout="tensordict"``.
     """
     _check_extension(variable, place)
-    variable = as_declared(variable, place.name)
+    if not (place.format == "hdf5" and variable.dtype.kind == "U"):  # HDF5 holds strings of any length
+        variable = as_declared(variable, place.name)
     kind = variable.dtype.kind
     if kind == "O" and not _is_text_dtype(variable.dtype) and place.layout == "xarray":
         return _of_objects(variable, place)
@@ -145,13 +146,17 @@ def as_declared(variable: xr.Variable, name: str) -> xr.Variable:
     ``apply_ufunc(output_dtypes=)`` and ``map_blocks(template=)`` believe what they are told, and stores cast silently.
     """
     dtype = variable.dtype
-    if variable.chunks is None or dtype.kind not in _NUMBERS:
+    if variable.chunks is None or dtype.kind not in _NUMBERS + "US":
         return variable
 
     def check(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if values.dtype == dtype:
             return values
-        if np.can_cast(values.dtype, dtype, "same_kind"):
+        if dtype.kind in "US":
+            cast = values.astype(dtype) if values.dtype.kind in (dtype.kind, *"OT") else None
+            if cast is not None and np.array_equal(cast, values):
+                return cast
+        elif np.can_cast(values.dtype, dtype, "same_kind"):
             cast = values.astype(dtype)
             if dtype.kind not in "iu" or np.array_equal(cast, values):
                 return cast
