@@ -206,6 +206,7 @@ def _open(
     store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
+        group=arguments.get("group"),
         nested=arguments.get("nested"),
         batch_dims=arguments.get("batch_dims"),
         dims=arguments.get("dims"),

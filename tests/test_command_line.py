@@ -22,7 +22,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 
 
 def run(*arguments: str, code: int = 0):
-    result = CliRunner().invoke(main, list(arguments), catch_exceptions=False)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(main, list(arguments), catch_exceptions=False)
     assert result.exit_code == code, result.output
     return result
 
@@ -157,6 +157,28 @@ def test_check_passes_a_good_store_and_says_what_bare_libraries_see(buffer):
     assert "all values are the same through both doors" in result.output
     assert "bare tensordict: batch size [6]" in result.output
     assert "bare xarray: does not open it" in result.output  # no dimension names: nobody's fault, exit code 0
+
+
+def test_check_looks_into_groups_that_a_flat_dataset_does_not_show(demos):
+    assert "3 with a batch of their own are fine" in run("check", str(demos), "--values").output
+    with h5py.File(demos, "a") as file:
+        del file["data/demo_1/actions"]
+        damaged = file.create_dataset("data/demo_1/actions", data=np.zeros((6, 2)), chunks=(6, 2), compression="gzip")
+        offset, size = damaged.id.get_chunk_info(0).byte_offset, damaged.id.get_chunk_info(0).size
+    with open(demos, "r+b") as raw:
+        raw.seek(offset)
+        raw.write(b"\0" * size)
+    text = run("check", str(demos), "--values", code=1).output
+    assert "group /data/demo_1, both doors" in text
+    assert "actions" in text
+    assert "2 with a batch of their own are fine" in text
+
+
+def test_hidden_groups_are_named_by_their_path_in_the_store(demos):
+    for group in (None, "data"):
+        with xr.open_dataset(demos, engine="tensordict", group=group) as ds:
+            assert "open one with group='/data/demo_0'" in repr(ds.td)
+    assert "3 groups with a batch of their own not shown" in repr(xarray_tensordict.open_persistent(demos))
 
 
 def test_check_fails_with_1_for_a_store_that_does_not_open(tmp_path):

@@ -127,3 +127,25 @@ def test_a_region_leaves_the_metadata_of_a_whole_store_as_it_is(tmp_path):
     part.chunk(time=1).td.to_zarr(tmp_path / "a", region="auto", compute=False).compute()
     after = content(tmp_path / "a")
     assert {name for name in after if after[name] != before.get(name)} == {"t2m/c/0/0/0"}
+
+
+def test_rows_with_other_labels_than_the_place_they_are_written_to_are_refused(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    before = content(tmp_path / "a")
+    later = ds[["t2m"]].isel(time=slice(2, 4))
+    with pytest.raises(ValueError, match=r"'time' are not those that the store has in the region 0:2.*region='auto'"):
+        later.td.to_zarr(tmp_path / "a", region={"time": slice(0, 2)})
+    assert content(tmp_path / "a") == before
+    later.drop_vars("time").td.to_zarr(tmp_path / "a", region={"time": slice(0, 2)})
+    np.testing.assert_array_equal(reopened(tmp_path / "a")["t2m"][:2], ds["t2m"][2:4])
+
+
+def test_a_new_variable_does_not_give_other_labels_to_the_rows_that_are_there(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    before = content(tmp_path / "a")
+    shifted = ds[["t2m"]].rename(t2m="q").assign_coords(time=ds["time"] + np.timedelta64(3, "D"))
+    with pytest.raises(ValueError, match=r"'time' are not those that the store has, and .*'t2m'"):
+        shifted.td.to_zarr(tmp_path / "a", mode="a")
+    assert content(tmp_path / "a") == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import xarray as xr
@@ -48,6 +48,14 @@ def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> li
     **engine_keywords
         Those of the engine.
     """
+    findings = check_group(store, all_values=all_values, **engine_keywords)
+    if not engine_keywords and worst(findings) != "error":
+        findings += _bare_libraries(store)
+    return findings
+
+
+def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list[Finding]:
+    """Open a group of a store, and those in it, through both doors."""
     findings: list[Finding] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,10 +67,22 @@ def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> li
             batch = ", ".join(f"{dim}: {size}" for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True))
             findings.append(Finding("ok", "open_dataset", f"batch ({batch or 'none'}): {ds.td.infer().reason}"))
             findings += _both_doors(ds, all_values=all_values)
+            hidden = list(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
     told = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
     findings += [Finding("warning", "open_dataset", text) for text in told]
-    if not engine_keywords:
-        findings += _bare_libraries(store)
+    findings += _hidden_groups(store, hidden, all_values=all_values, **engine_keywords)
+    return findings
+
+
+def _hidden_groups(store: Any, paths: list[str], *, all_values: bool, **engine_keywords: Any) -> list[Finding]:
+    """Check the groups that have a batch of their own, each by itself; those that are fine are counted."""
+    findings: list[Finding] = []
+    for path in paths:
+        found = check_group(store, all_values=all_values, **{**engine_keywords, "group": path})
+        findings += [replace(each, about=f"group {path}, {each.about}") for each in found if each.level != "ok"]
+    wrong = {each.about.partition(",")[0] for each in findings}
+    if len(paths) > len(wrong):
+        findings.append(Finding("ok", "groups", f"{len(paths) - len(wrong)} with a batch of their own are fine"))
     return findings
 
 
@@ -127,4 +147,5 @@ def _opened(about: str, opener: Callable[[], str]) -> Finding:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip() or 'without a message'}"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {str(error).strip() or 'without a message'}{notes}"

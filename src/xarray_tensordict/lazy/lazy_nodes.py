@@ -43,6 +43,8 @@ class Source:
         The entries that have no batch dim, and are not in the tensordict.
     closer
         What closes the store; None after pickling, and where the Dataset belongs to the caller.
+    hidden
+        How many groups with a batch of their own are not shown.
     closed
         Whether `closer` was called.
     """
@@ -51,6 +53,7 @@ class Source:
     left_out: dict[str, str] = field(default_factory=dict)
     unbatched: list[Leaf] = field(default_factory=list)
     closer: Callable[[], None] | None = None
+    hidden: int = 0
     closed: bool = False
 
     def close(self) -> None:

@@ -319,7 +319,10 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
                 shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
                 text = f"{self.entry_class(name).__name__}(shape={shape})"
             lines.append(f"{indent}        {name}: {text},")
-        told = "" if self.file.key else f", store={self.file.source.description!r}"
+        source = self.file.source
+        told = "" if self.file.key else f", store={source.description!r}"
+        if source.hidden and not self.file.key:
+            told += f", {source.hidden} groups with a batch of their own not shown: group=... or nested=True"
         lines[-1] = lines[-1].rstrip(",") + "}," if self.file.members else lines[-1] + "},"
         lines.append(f"{indent}    batch_size={self.batch_size}, names={self.names}, device={self.device}{told})")
         return "\n".join(lines)

@@ -152,7 +152,9 @@ def _persistent(
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
     warn_left_out(plan.left_out)
-    source = Source(description, {**_told(ds), **plan.left_out}, [Leaf.of(entry) for entry in plan.unbatched], closer)
+    hidden = len(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+    unbatched = [Leaf.of(entry) for entry in plan.unbatched]
+    source = Source(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 

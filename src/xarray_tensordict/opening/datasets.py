@@ -55,8 +55,12 @@ from .restoring import claim_nested_coordinates, restore
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """What the caller asks of the opening, but for the store itself."""
+    """What the caller asks of the opening, but for the store itself.
 
+    ``group`` is the group of the store that is opened as the root, for paths in messages.
+    """
+
+    group: str | None = None
     nested: bool | None = None
     batch_dims: BatchDims | None = None
     dims: DimsArgument | None = None
@@ -88,7 +92,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
     layout.warnings.extend(lost_times(layout.groups, ds))
-    _tell(store, layout, ds, hidden)
+    _tell(store, layout, ds, {_path_in_store(key, options): batch for key, batch in hidden.items()})
     note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
 
@@ -272,6 +276,11 @@ def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims])
         array.encoding["preferred_chunks"] = chunks
 
 
+def _path_in_store(key: Key, options: OpenOptions) -> str:
+    """The path of a group from the root of the store, as ``group=`` takes it."""
+    return group_name((*(part for part in (options.group or "").split("/") if part), *key))
+
+
 def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     """Groups with a batch of their own under a root without one, topmost only."""
     if inference.batch_size:
@@ -416,8 +425,11 @@ def _dataset(
     return ds
 
 
-def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, GroupBatch]) -> None:
-    """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr."""
+def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, GroupBatch]) -> None:
+    """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
+
+    `hidden` are the batches of the groups that are not shown, by path.
+    """
     if layout.left_out:
         left_out = "; ".join(str(member) for member in layout.left_out)
         warnings.warn(f"{store.description}: left out {left_out}", UserWarning, stacklevel=outside())
@@ -431,7 +443,7 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[Key, Gro
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
     if hidden:
-        notes["hidden_groups"] = {group_name(key): tuple(batch.sizes) for key, batch in hidden.items()}
+        notes["hidden_groups"] = {path: tuple(batch.sizes) for path, batch in hidden.items()}
     if layout.inference is not None and layout.inference.groups[()].sizes:
         notes["reason"] = layout.inference.reason
         notes["evidence"] = layout.inference.evidence

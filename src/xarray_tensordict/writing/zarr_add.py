@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import xarray as xr
 import zarr
 
 from ..core.metadata import BATCH_ATTR
 from ..core.model import GroupBatch, Key
 from ..stores.zarr_completeness import mark_of, tell_incomplete
 from .additions import plan_added
+from .append_checks import same_values
 from .json_texts import merge_unbatched
 from .plan import Source, WritePlan
 from .store_fit import check_sizes
@@ -36,6 +38,7 @@ def add_variables(
     new = [str(name) for name in source.flat.variables if name not in old.variables]
     if new and mode == "r+":
         raise ValueError(f"{there.where}: {new[:5]} are not there, and mode='r+' adds no variables; pass mode='a'")
+    _check_labels(source, old, there.where)
     change = Change()
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
@@ -61,6 +64,35 @@ def add_variables(
         if not change.regions:
             take_back(there, step)
         raise
+
+
+def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
+    """Refuse other labels for rows that are there and are not written anew.
+
+    Raises
+    ------
+    ValueError
+        Nothing has been written.
+    """
+    for node in source.nodes.values():
+        for local, variable in node.variables.items():
+            name = node.names[local]
+            if (
+                name not in old.variables
+                or old.variables[name].dims != (name,)
+                or same_values(variable, old[name].variable)
+            ):
+                continue
+            kept = [
+                str(other)
+                for other, v in old.variables.items()
+                if name in v.dims and other not in source.flat.variables
+            ]
+            if kept:
+                raise ValueError(
+                    f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
+                    f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
+                )
 
 
 def _refuse_unfinished(there: There, names: set[str]) -> None:

@@ -207,6 +207,7 @@ def _region(source: Source, there: There, region: Slices) -> Change:
             # an index says where things are, and is not changed by what is written there; after an append that did not
             # finish it may be missing
             if flat.dims == (name,) and name in region and name not in unfinished:
+                _check_labels(name, variable, old[region[name]], region[name], there.where)
                 continue
             if not set(region) & set(map(str, flat.dims)):
                 _check_left_alone(name, variable, old, region, there.where)
@@ -218,6 +219,16 @@ def _region(source: Source, there: There, region: Slices) -> Change:
                 _check_edges(name, where, array, there.where)
             plan_region(change, there, (*key, local), name, variable, where, None)
     return change
+
+
+def _check_labels(name: str, new: xr.Variable, old: xr.Variable, part: slice, where: str) -> None:
+    """Refuse rows whose labels are others than those of the place where they are to be written."""
+    if not same_values(new, old):
+        raise ValueError(
+            f"{where}: the values of {name!r} are not those that the store has in the region {part.start}:{part.stop}, so the "
+            f"rows would stand under other labels. Let region='auto' find their place, or drop {name!r} to write them there "
+            f"all the same"
+        )
 
 
 def _check_left_alone(name: str, new: xr.Variable, old: xr.Variable, region: Slices, where: str) -> None:
