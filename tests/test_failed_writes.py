@@ -51,6 +51,11 @@ class TestAGraphThatFails:
         base.td.to_zarr(tmp_path / "a.zarr", zarr_format=zarr_format, layout=layout)
         with pytest.raises(RuntimeError, match="boom"):
             base.assign(z=("time", FAILING)).td.to_zarr(tmp_path / "a.zarr", mode="a")
+        # the other variables were being overwritten, here with the same values
+        with pytest.warns(UserWarning, match="the store is not complete: 'a', 'lut', 'q' were being written"):
+            found = xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load()
+        xr.testing.assert_identical(found, base)
+        base.td.to_zarr(tmp_path / "a.zarr", mode="a")
         xr.testing.assert_identical(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load(), base)
 
 

@@ -46,7 +46,8 @@ def lagging_groups(
 def lost_times(groups: Mapping[Key, StoredGroup], ds: xr.Dataset) -> list[str]:
     """Times that a plain append has written as NaT: xarray does so, silently, where the resolution is not nanoseconds.
 
-    It also removes the record of the group. Only the last value is looked at, where there is no record.
+    It also removes the record of the group. Only the last value is looked at, where there is no record, of the coordinate of
+    a dim (which has no gaps otherwise) and of arrays that are recorded as coordinates.
     """
     lost = []
     for key, group in groups.items():
@@ -55,7 +56,9 @@ def lost_times(groups: Mapping[Key, StoredGroup], ds: xr.Dataset) -> list[str]:
             if variable is None or variable.dtype.kind != "M" or not variable.size or not variable.ndim:
                 continue
             stored = group.arrays[name]
-            if stored.attrs.get("units") == NS_UNITS and stored.dtype == np.dtype("int64"):
+            labels = variable.dims == (name,) or "role" in stored.record
+            ours = labels and stored.attrs.get("units") == NS_UNITS
+            if ours and stored.dtype == np.dtype("int64"):
                 last = variable[tuple([slice(-1, None)] * variable.ndim)]
                 lost += [name] if np.isnat(last.values).all() else []
     if not lost:

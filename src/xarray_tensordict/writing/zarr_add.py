@@ -61,7 +61,9 @@ def add_variables(
     except BaseException:
         # an array that was created and not filled would pass for one of fill values
         made.remove()
-        if not change.regions:
+        if change.regions:
+            mark_there(there, step, {"kind": "overwrite", "arrays": sorted(names.difference(new))})
+        else:
             take_back(there, step)
         raise
 
