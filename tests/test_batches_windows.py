@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 import xarray as xr
 from hypothesis import given, settings
@@ -34,16 +35,13 @@ def test_windows_are_those_cut_by_hand(episodes, width, stride, size, bounded, s
     ]
     begins = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist()] if bounded else [0]
     starts = [start for start in starts if (start - max(b for b in begins if b <= start)) % stride == 0]
-    batches = (ds.chunk({"time": 4}) if chunked else ds).td.batches(
-        size,
-        window={"time": width},
-        stride=stride,
-        within="episode" if bounded else None,
-        shuffle=shuffle,
-        seed=0,
-        buffer_size=7,
-        prefetch=0,
-    )
+    ds = ds.chunk({"time": 4}) if chunked else ds
+    options = {"window": {"time": width}, "stride": stride, "within": "episode" if bounded else None}
+    if rows and not starts:
+        with pytest.raises(ValueError, match=f"no window of {width} along 'time' fits"):
+            ds.td.batches(size, **options)
+        return
+    batches = ds.td.batches(size, **options, shuffle=shuffle, seed=0, buffer_size=7, prefetch=0)
     found = list(batches)
     assert len(found) == len(batches) == -(-len(starts) // size)
     if found:
@@ -101,6 +99,10 @@ def test_windows_along_a_later_dim_run_for_each_index_of_those_in_front(
         "seed": 0,
         "prefetch": 0,
     }
+    if not wanted:
+        with pytest.raises(ValueError, match=f"no window of {width} along 'time' fits"):
+            ds.td.batches(size, **options)
+        return
     found = list((ds if chunks is None else ds.chunk(chunks)).td.batches(size, **options))
     assert sum(batch.batch_size[0] for batch in found) == len(wanted)
     samples = [sample for batch in found for sample in batch.unbind(0)]
@@ -149,3 +151,26 @@ def test_within_may_be_text_or_a_lazy_variable(tmp_path):
         with xr.open_dataset(tmp_path / "n.zarr", engine="tensordict", chunks=chunks) as ds:
             batches = ds.td.batches(9, window={"time": 2}, within="episode")
             assert [batch["n"].tolist() for batch in batches] == [[[0, 1], [2, 3], [4, 5]]]
+
+
+@pytest.mark.parametrize("method", ["batches", "to_torch_dataset"])
+def test_a_window_longer_than_every_episode_is_refused_with_the_longest_one(method):
+    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 0, 0, 0, 0])
+    make = getattr(ds.td, method)
+    with pytest.raises(
+        ValueError, match=r"no window of 5 along 'time' fits: the longest episode of 'episode' has 4 rows"
+    ):
+        make(2, window={"time": 5}, within="episode")
+    with pytest.raises(ValueError, match=r"no window of 11 along 'time' fits: 'time' has 10 rows"):
+        make(2, window={"time": 11})
+    assert len(ds.isel(time=slice(0)).td.batches(2, window={"time": 5}, within="episode")) == 0
+
+
+def test_within_may_have_dims_of_size_one_behind_the_rows():
+    ds = numbered(6)
+    ds["traj"] = ("time", "one"), np.array([[0], [0], [0], [1], [1], [1]])
+    (batch,) = ds.td.batches(9, window={"time": 2}, within="traj")
+    assert batch["n"].tolist() == [[0, 1], [1, 2], [3, 4], [4, 5]]
+    ds["done"] = ("time", "one"), np.array([[False]] * 6)
+    with pytest.raises(ValueError, match=r"ends = ds\['done'\].squeeze\(\['one'\]\).astype\(int\)"):
+        ds.td.batches(9, window={"time": 2}, within="done")

@@ -69,8 +69,8 @@ def samples_of(
     Raises
     ------
     ValueError
-        Where there is no batch dim; for a window along another dim, or of no rows; for `within` that does not say where
-        the episodes are.
+        Where there is no batch dim; for a window along another dim, of no rows, or of more than any episode has; for
+        `within` that does not say where the episodes are.
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:
@@ -88,7 +88,14 @@ def samples_of(
     sizes = tuple(inference.batch_size[: lead + 1])
     table = (math.prod(sizes[:-1]), sizes[-1])
     episodes = None if within is None else _episodes(ds, within, dims[: lead + 1], sizes).reshape(table)
-    return Samples(sizes, dim, find_windows(table, width, stride, episodes))
+    windows = find_windows(table, width, stride, episodes)
+    if windows.longest and not len(windows):
+        longest = f"{dim!r} has" if within is None else f"the longest episode of {within!r} has"
+        raise ValueError(
+            f"window: no window of {width} along {dim!r} fits: {longest} {windows.longest} rows; take a shorter one, "
+            f"window={{{dim!r}: {windows.longest}}} or less"
+        )
+    return Samples(sizes, dim, windows)
 
 
 def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:
@@ -118,6 +125,9 @@ def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[i
     if within not in ds.variables:
         raise ValueError(f"within: there is no variable {within!r}; there are: {sorted(map(str, ds.variables))}")
     variable = ds.variables[within]
+    # torchrl's columns have the shape [time, 1]
+    ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
+    variable = variable.isel(dict.fromkeys(ones, 0))
     if dims[-1] not in variable.dims or not set(variable.dims) <= set(dims):
         raise ValueError(
             f"within: expected one value of {within!r} for each row along {dims[-1]!r}, and its dims among {list(dims)}, found "
@@ -125,9 +135,10 @@ def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[i
             f"ds.td.set_batch_dims(...) chooses"
         )
     if variable.dtype.kind == "b":
+        squeezed = f".squeeze({ones!r})" if ones else ""
         raise ValueError(
             f"within: {within!r} holds flags, and episodes are runs of equal values; number them first: "
-            f"ends = ds[{within!r}].astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
+            f"ends = ds[{within!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
     (values,) = compute_together([variable], [within])
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]

@@ -22,12 +22,15 @@ class Windows:
         How many rows each window has.
     episodes, skipped
         How many episodes there are, and how many of them are shorter than a window.
+    longest
+        How many rows the longest episode has.
     """
 
     first: Ints
     width: int
     episodes: int
     skipped: int
+    longest: int
 
     def __len__(self) -> int:
         return len(self.first)
@@ -64,7 +67,7 @@ def find_windows(
     counts = np.maximum((lengths - width) // stride + 1, 0)
     within = np.arange(counts.sum(), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
     first = np.repeat(begins, counts) + within * stride
-    return Windows(first, width, len(begins), int((lengths < width).sum()))
+    return Windows(first, width, len(begins), int((lengths < width).sum()), int(lengths.max(initial=0)))
 
 
 def _differs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
