@@ -523,7 +523,8 @@ def test_a_part_of_the_batch_drops_what_lies_along_the_whole() -> None:
     ds = weather()
     back = to_dataset(quietly(ds)[1:3], template=ds)
     xr.testing.assert_identical(back, ds.isel(time=slice(1, 3)).drop_vars(["extended", "ancient"]))
-    back = to_dataset(quietly(ds, coords=False)[1:3], template=ds)
+    with pytest.warns(UserWarning, match=r"'step', 'time'.*of the template are left out"):
+        back = to_dataset(quietly(ds, coords=False)[1:3], template=ds)
     assert "time" not in back.coords
     assert "step" not in back.coords
     assert "lat" in back.coords
@@ -607,7 +608,9 @@ def test_predictions_take_the_dims_of_another_variable() -> None:
 def test_axes_without_names_are_called_as_in_the_template() -> None:
     ds = weather()
     td = TensorDict({"t2m": torch.zeros(2, 3, 5)}, batch_size=[2])
-    assert to_dataset(td, template=ds)["t2m"].dims == ("time", "lat", "lon")
+    assert to_dataset(td, template=ds.isel(time=slice(2)))["t2m"].dims == ("time", "lat", "lon")
+    with pytest.warns(UserWarning, match="'time' has size 4 there and 2 in the tensordict"):
+        assert to_dataset(td, template=ds)["t2m"].dims == ("time", "lat", "lon")
     flat = TensorDict({"t2m": torch.zeros(8, 5)}, batch_size=[8])
     assert to_dataset(flat, template=ds)["t2m"].dims == ("batch_0", "lon")
 
@@ -619,7 +622,8 @@ def test_features_of_another_size_keep_their_name_and_lose_the_coordinates() -> 
     with pytest.warns(UserWarning, match="'t2m' has size 2 along 'lon'"):
         back = to_dataset(td, template=ds)
     assert back["t2m"].dims == ("time", "lat", "lon_2")
-    only = to_dataset(td.select("t2m"), template=ds)
+    with pytest.warns(UserWarning, match=r"\['lon'\] of the template are left out"):
+        only = to_dataset(td.select("t2m"), template=ds)
     assert only["t2m"].dims == ("time", "lat", "lon")
     assert "lon" not in only.coords
     assert "mask" not in only
@@ -748,3 +752,24 @@ def test_any_dataset_comes_back(
 def test_the_callable_signature_is_public() -> None:
     call: Callable[..., xr.Dataset] = to_dataset
     assert set(call.__kwdefaults__ or {}) == {"dims", "coords", "template"}
+
+
+def test_coordinates_of_the_template_that_do_not_fit_are_left_out_with_a_warning() -> None:
+    ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((6, 2)))}, coords={"time": np.arange(6) * 10, "lat": [0.5, 1.5]})
+    pred = td_of({"h": torch.ones(4, 2)}, 4)
+    with pytest.warns(UserWarning, match=r"\['time'\] of the template are left out.*isel\(time=slice") as caught:
+        made = to_dataset(pred, template=ds, dims={"h": "t2m"})
+    assert caught[0].filename == __file__
+    assert list(made.coords) == ["lat"]
+    made = to_dataset(pred, template=ds.isel(time=slice(2, None)), dims={"h": "t2m"})
+    assert made.time.values.tolist() == [20, 30, 40, 50]
+
+
+def test_a_flattened_batch_is_not_called_like_one_dim_of_the_template() -> None:
+    ds = xr.Dataset({"t2m": (("time", "lat"), np.arange(6.0).reshape(3, 2))}, coords={"time": [0, 1, 2], "lat": [4, 5]})
+    flat = ds.td.to_tensordict(batch_dims=["time", "lat"]).reshape(-1)
+    made = to_dataset(flat, template=ds)
+    assert {name: made[name].dims for name in made.variables} == dict.fromkeys(["t2m", "time", "lat"], ("batch_0",))
+    assert made.time.values.tolist() == [0, 0, 1, 1, 2, 2]
+    assert made.lat.values.tolist() == [4, 5] * 3
+    assert not made.xindexes

@@ -189,12 +189,18 @@ class Namer:
         return given[0] == (self.nodes[leaf.key[:-1]].names[0] or "batch_0")
 
     def _batch_from_template(self, key: Key, axis: int) -> str | None:
-        """The name of a batch axis without one, from the first entry below that the template has as it is."""
-        for leaf in self.leaves:
-            reference = self.references.get(leaf.key)
-            if reference is None or leaf.batch_axes <= axis or leaf.key[: len(key)] != key:
-                continue
-            if len(reference.dims) == len(leaf.shape):
+        """The name of a batch axis without one, from the first entry below that the template has as it is.
+
+        Where an entry has fewer axes than in the template, the batch was reshaped: then only axes of the same size count.
+        """
+        below = [
+            (leaf, self.references[leaf.key])
+            for leaf in self.leaves
+            if leaf.key in self.references and leaf.batch_axes > axis and leaf.key[: len(key)] == key
+        ]
+        reshaped = any(len(leaf.shape) < len(reference.dims) for leaf, reference in below)
+        for leaf, reference in below:
+            if len(reference.dims) == len(leaf.shape) and not (reshaped and reference.shape[axis] != leaf.shape[axis]):
                 return str(reference.dims[axis])
         return None
 

@@ -151,6 +151,20 @@ class Template:
 
     # -- what the tensordict does not carry ----------------------------------------------------------------------------
 
+    def unfit_coords(self, carried: Mapping[str, xr.Variable]) -> dict[str, tuple[str, int, int]]:
+        """Coordinates that the tensordict does not carry and that do not fit it: the dim, its size here and there."""
+        sizes = {dim: size for var in carried.values() for dim, size in zip(var.dims, var.shape, strict=True)}
+        found = {}
+        for name, variable in self.variables.items():
+            together = self.ds.xindexes.get_all_coords(name, errors="ignore")
+            # the tuples of a MultiIndex are there as its levels
+            if name not in self.ds.coords or name in carried or any(each in carried for each in together):
+                continue
+            for dim, size in zip(variable.dims, variable.shape, strict=True):
+                if sizes.get(dim, size) != size:
+                    found[name] = str(dim), size, sizes[dim]
+        return found
+
     def restored(
         self,
         carried: Mapping[str, xr.Variable],

@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 
+from ..callers import outside
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import Key
 from ..core.naming import Dims
@@ -70,7 +71,8 @@ def to_dataset(
     Warns
     -----
     UserWarning
-        Where one name would have two sizes, or stand twice in one array; it then gets a suffix.
+        Where one name would have two sizes, or stand twice in one array; it then gets a suffix. Where coordinates of the
+        template are left out because they have another size.
 
     Examples
     --------
@@ -199,9 +201,18 @@ def _collect(
 
 def _warn(named: Named) -> None:
     if named.warnings:
-        from ..callers import outside
-
         warnings.warn("; ".join(named.warnings), UserWarning, stacklevel=outside())
+
+
+def _warn_of_unfit_coords(unfit: Mapping[str, tuple[str, int, int]]) -> None:
+    if unfit:
+        dim, there, here = next(iter(unfit.values()))
+        warnings.warn(
+            f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {there} there and {here} in the "
+            f"tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
+            UserWarning,
+            stacklevel=outside(),
+        )
 
 
 # --- putting the Dataset together -------------------------------------------------------------------------------------
@@ -213,6 +224,7 @@ def _assemble(
     """Make a Dataset of variables and of what is left in the template."""
     variables = parts.variables
     kept = template.restored(variables, parts.batches, above or {}, groups)
+    _warn_of_unfit_coords(template.unfit_coords(variables))
     data: dict[str, xr.Variable] = {}
     coords: dict[Any, xr.Variable] = {}
     found: dict[Any, Any] = {}
