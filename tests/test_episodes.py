@@ -230,6 +230,17 @@ class TestGroups:
         with pytest.raises(ValueError, match=r"holds no episodes.*There are some in 'data': dt\['data'\].td.concat"):
             tree().td.concat("time")
 
+    def test_with_rows_of_different_numbers_are_told_why(self, tmp_path):
+        with h5py.File(tmp_path / "minari.h5", "w") as file:
+            for number, length in enumerate((5, 7)):
+                file[f"episode_{number}/observations"] = np.zeros((length + 1, 3))
+                file[f"episode_{number}/actions"] = np.zeros((length, 2))
+        with (
+            open_tree(tmp_path / "minari.h5") as dt,
+            pytest.raises(ValueError, match=r"'episode_0' is none: 'observations' has 6 rows, 'actions' 5"),
+        ):
+            dt.td.concat("time")
+
 
 # -- one table ---------------------------------------------------------------------------------------------------------
 
@@ -312,6 +323,20 @@ class TestTables:
         assert cut(table(**more).td.concat("time", by=name)) == EPISODES
         with pytest.raises(ValueError, match="by: the dataset has no variable 'nothing'"):
             table(**more).td.concat("time", by="nothing")
+
+    def test_with_two_batch_dims_are_refused_by_the_dims_of_the_flags(self):
+        ds = xr.Dataset(
+            {
+                "obs": (("env", "time", "f"), np.zeros((2, 6, 3))),
+                "next/done": (("env", "time", "one"), np.ones((2, 6, 1), bool)),
+            }
+        ).td.set_batch_dims(["env", "time"])
+        told = r"'next/done' has dims \('env', 'time', 'one'\), and concat needs one dim of rows"
+        with pytest.raises(ValueError, match=told):
+            ds.td.concat("row")
+        assert ds.isel(env=0).td.concat("row").sizes["row"] == 6
+        stacked = ds.stack(row=("env", "time"), create_index=False).transpose("row", ...)
+        assert stacked.td.concat("row").sizes["row"] == 12
 
     def test_keep_the_numbers_of_a_part(self):
         """The episodes 7 and 5 of a LeRobot data set."""

@@ -52,7 +52,7 @@ def holds_table(dt: xr.DataTree) -> bool:
     return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
 
 
-def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] = ()) -> Table:
+def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] = (), why: str = "") -> Table:
     """The table in a node or in its group ``data``.
 
     Parameters
@@ -61,6 +61,8 @@ def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] 
         The variable that says where episodes end; None to look for it.
     groups
         Groups in the node that hold episodes themselves, for the message.
+    why
+        Why the groups in the node are no episodes, for the message.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] 
     node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
     rows = flatten(node)
     hint = "".join(f" There are some in {name!r}: dt[{name!r}].td.concat(...)." for name in groups[:1])
-    return _table(rows, None if ends is None else ends.variable, f"group {dt.path!r}", index, by, hint)
+    return _table(rows, None if ends is None else ends.variable, f"group {dt.path!r}", index, by, hint or why)
 
 
 def table_of_dataset(ds: xr.Dataset, index: str, by: str | None) -> Table:
@@ -97,11 +99,31 @@ def _table(rows: xr.Dataset, ends: xr.Variable | None, where: str, index: str, b
         if all(_is_column(rows, name) for name in names):
             flags = np.logical_or.reduce([_flat(rows.variables[name]).astype(bool) for name in names])
             return Table(rows, where, "flags", " | ".join(names), flags)
+    _check_one_row_dim(rows, where, index)
     raise ValueError(
         f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
         f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'next/done' or 'dones'; "
         f"name another variable with by=. Found variables {sorted(map(str, rows.variables))}.{hint}"
     )
+
+
+def _check_one_row_dim(rows: xr.Dataset, where: str, index: str) -> None:
+    """What says where episodes end may be there along two batch dims: a table has one."""
+    batch = [str(dim) for dim in infer_dataset(rows).batch_dims]
+    for name in (index, *_NUMBERS, *(name for names in _FLAGS for name in names)):
+        variable = rows.variables.get(name)
+        if (
+            variable is not None
+            and variable.dtype.kind in "biu"
+            and len(batch) > 1
+            and {*batch[:2]} <= {*variable.dims}
+        ):
+            outer, inner = batch[:2]
+            raise ValueError(
+                f"{where}: {name!r} has dims {variable.dims}, and concat needs one dim of rows; select one of {outer!r}, "
+                f"isel({outer}=0), or, where the last row of each is the end of an episode, stack them: "
+                f"ds.stack(row=({outer!r}, {inner!r}), create_index=False).transpose('row', ...)"
+            )
 
 
 def _by_name(rows: xr.Dataset, where: str, by: str, variable: xr.Variable) -> Table:

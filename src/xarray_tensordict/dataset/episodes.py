@@ -57,7 +57,7 @@ def concat(
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
         below = [name for name, child in dt.children.items() if _episode_groups(child, warn=False)]
-        return label_table(table_of(dt, index, by, below), dim, index, step)
+        return label_table(table_of(dt, index, by, below, _why_none(dt)), dim, index, step)
     left_out: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():
@@ -91,6 +91,21 @@ def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr
         told = "; ".join(f"{name!r}: {reason}" for name, reason in without.items())
         warnings.warn(f"groups without a batch are no episodes: {told}", UserWarning, stacklevel=outside())
     return found
+
+
+def _why_none(dt: xr.DataTree) -> str:
+    """The first group whose arrays have different numbers of rows (Minari's last observation), as a sentence."""
+    for name in natural_order(list(dt.children)):
+        flat, inference = flat_view(dt.children[name])
+        rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
+        first = max(rows, key=rows.__getitem__, default="")
+        other = next((key for key, count in rows.items() if count != rows[first]), None)
+        if other is not None and not inference.batch_size:
+            return (
+                f" {name!r} is none: {first!r} has {rows[first]} rows, {other!r} {rows[other]}; an episode has as many rows in "
+                f"most of its arrays."
+            )
+    return ""
 
 
 @dataclass(frozen=True)
