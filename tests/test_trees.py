@@ -494,9 +494,20 @@ class TestWriting:
             getattr(runs().td, f"to_{form}")(tmp_path / "other", encoding={"nowhere/a": chunks})
         assert not (tmp_path / "other").exists()
 
+    @LAYOUTS
+    def test_appends_to_hdf5(self, tmp_path, layout):
+        path = tmp_path / "store.h5"
+        runs().td.to_h5(path, layout=layout, unlimited_dims=["time"])
+        runs(2, 100.0).td.to_h5(path, layout=layout, append_dim="time")
+        with open_tree(path) as dt:
+            assert dt.td.batch_size == (5,)
+            np.testing.assert_array_equal(dt["next"].a[3:], runs(2, 100.0)["next"].a)
+            assert dt["next"].label.values.tolist()[3:] == runs(2, 100.0)["next"].label.values.tolist()
+            assert_tree_keeps_the_law(path, dt)
+
     def test_what_a_tree_cannot_be_written_with_is_refused_by_name(self, tmp_path):
-        with pytest.raises(TypeError, match="append_dim"):
-            runs().td.to_h5(tmp_path / "store", append_dims="time")
+        with pytest.raises(TypeError, match="append_dims"):
+            runs().td.to_h5(tmp_path / "store.h5", append_dims="time")
 
     def test_over_the_store_that_it_reads_from(self, tmp_path):
         runs().td.to_zarr(tmp_path / "store")

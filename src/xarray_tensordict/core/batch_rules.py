@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
 from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, RecordedBatch
 from .suggest import there_are
-from .voting import is_time_like, names_of
+from .voting import is_time, is_time_name, names_of
 
 Dims = tuple[str | None, ...]
 
@@ -46,6 +47,27 @@ class Ballot:
     stops: dict[str, str]
     where: str
     spans_groups: bool = False
+
+    @cached_property
+    def holders(self) -> dict[str, list[ArrayInfo]]:
+        """The voters that have a dim."""
+        found: dict[str, list[ArrayInfo]] = {}
+        for info in self.voters:
+            for dim in dict.fromkeys(info.dims):
+                if dim is not None:
+                    found.setdefault(dim, []).append(info)
+        return found
+
+    @cached_property
+    def unlimited(self) -> frozenset[str | None]:
+        """The dims that can grow."""
+        axes = ((info, axis) for info in self.reach for axis in info.unlimited)
+        return frozenset(info.dims[axis] for info, axis in axes if axis < len(info.dims))
+
+    @cached_property
+    def times(self) -> frozenset[str]:
+        """The dims whose coordinate is a time."""
+        return frozenset(info.key[-1] for info in self.reach if info.dims == (info.key[-1],) and is_time(info))
 
 
 @dataclass(frozen=True)
@@ -106,17 +128,14 @@ def _prefixes(info: ArrayInfo, ballot: Ballot, overruled: Collection[Key] = ()) 
         if last is None or info.dims.count(last) > 1 or last in ballot.stops:
             break
         prefix = tuple(str(dim) for dim in info.dims[:length])
-        if not all(_agrees(voter, prefix) for voter in ballot.voters if voter.key not in overruled):
+        # only those that have a dim of the prefix can disagree: many arrays may have dims of their own
+        holders = (voter for dim in prefix for voter in ballot.holders[dim])
+        if not all(voter.dims[:length] == prefix for voter in holders if voter.key not in overruled):
             continue
-        covered = tuple(voter for voter in ballot.voters if voter.dims[:length] == prefix)
+        covered = tuple(voter for voter in ballot.holders[prefix[0]] if voter.dims[:length] == prefix)
         marked = all(is_marked(dim) for dim in prefix)
         found.append(_Candidate(prefix, info.shape[:length], covered, _stop_after(info, length, ballot), marked))
     return found
-
-
-def _agrees(voter: ArrayInfo, prefix: tuple[str, ...]) -> bool:
-    """A voter starts with all dims of the prefix, or has none of them."""
-    return voter.dims[: len(prefix)] == prefix or not set(prefix).intersection(voter.dims)
 
 
 def _elements(arrays: Sequence[ArrayInfo]) -> int:
@@ -126,7 +145,12 @@ def _elements(arrays: Sequence[ArrayInfo]) -> int:
 def _is_preferred(candidate: _Candidate, ballot: Ballot) -> bool:
     """Whether something but the number of elements speaks for a candidate."""
     first = candidate.dims[0]
-    return candidate.marked or _is_unlimited(first, ballot.reach) or is_time_like(first, ballot.reach)
+    return candidate.marked or first in ballot.unlimited or _is_time_like(first, ballot)
+
+
+def _is_time_like(dim: str, ballot: Ballot) -> bool:
+    """Whether a dim is a time by its plain name or by its coordinate."""
+    return is_time_name(dim) or dim in ballot.times
 
 
 def _overruling(ballot: Ballot, not_vetoed: Collection[str]) -> _Candidate | None:
@@ -136,9 +160,10 @@ def _overruling(ballot: Ballot, not_vetoed: Collection[str]) -> _Candidate | Non
     all that lead with N_PROF).
     """
     firsts = {str(info.dims[0]) for info in ballot.voters if info.dims[0] is not None}
+    total = _elements(ballot.voters)
     for first in sorted(firsts.difference(not_vetoed)):
-        covered = tuple(info for info in ballot.voters if info.dims[0] == first)
-        if len(covered) > 1 and 2 * _elements(covered) > _elements(ballot.voters):
+        covered = tuple(info for info in ballot.holders[first] if info.dims[0] == first)
+        if len(covered) > 1 and 2 * _elements(covered) > total:
             others = [info.key for info in ballot.voters if info.dims[0] != first]
             longest = [found for info in covered for found in _prefixes(info, ballot, others)[-1:]]
             return min(longest, key=lambda found: _preference(found, ballot), default=None)
@@ -163,16 +188,12 @@ def _preference(candidate: _Candidate, ballot: Ballot) -> tuple[object, ...]:
     first = candidate.dims[0]
     return (
         not candidate.marked,
-        not _is_unlimited(first, ballot.reach),
-        not is_time_like(first, ballot.reach),
+        first not in ballot.unlimited,
+        not _is_time_like(first, ballot),
         -_elements(candidate.covered),
         -len(candidate.dims),
         candidate.dims,
     )
-
-
-def _is_unlimited(dim: str, arrays: Sequence[ArrayInfo]) -> bool:
-    return any(info.dims[axis] == dim for info in arrays for axis in info.unlimited if axis < len(info.dims))
 
 
 def _cut_to_first_axis(best: _Candidate, ballot: Ballot) -> GroupBatch:
@@ -184,7 +205,7 @@ def _cut_to_first_axis(best: _Candidate, ballot: Ballot) -> GroupBatch:
     evidence: EvidenceKind = "shared named dims"
     lead = "leads" if len(dims) == 1 else "lead"
     what = " and ".join(repr(dim) for dim in dims)
-    if _is_unlimited(dims[0], ballot.reach):
+    if dims[0] in ballot.unlimited:
         evidence, what = "unlimited dim", f"the unlimited dim {what}" if len(dims) == 1 else what
     counted = f"{len(best.covered)} of {len(ballot.voters)} numeric data arrays"
     reason = f"{what} {lead} {counted} ({names_of([info.key for info in best.covered])})"

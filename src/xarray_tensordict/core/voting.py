@@ -114,16 +114,14 @@ def _has_dims_behind_another(dims: tuple[str | None, ...], grid: tuple[str | Non
     return set(grid) <= set(dims) and dims[0] not in grid
 
 
-def is_time_like(dim: str, arrays: Iterable[ArrayInfo]) -> bool:
-    """Whether the coordinate of `dim` is a time, by its values, its CF attributes or its plain name."""
-    if dim.lower() in _TIME_NAMES:
-        return True
-    return any(
-        info.dims == (dim,)
-        and info.key[-1] == dim
-        and (info.kind == "time" or info.attrs.get("axis") == "T" or info.attrs.get("standard_name") == "time")
-        for info in arrays
-    )
+def is_time_name(dim: str) -> bool:
+    """Whether a dim of this name is a time, whatever its coordinate says."""
+    return dim.lower() in _TIME_NAMES
+
+
+def is_time(info: ArrayInfo) -> bool:
+    """Whether an array is a time, by its values or its CF attributes."""
+    return info.kind == "time" or info.attrs.get("axis") == "T" or info.attrs.get("standard_name") == "time"
 
 
 def referenced_names(attrs: Mapping[str, Any]) -> set[str]:

@@ -89,9 +89,9 @@ def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) ->
     return zarr.Group(zarr.AsyncGroup._from_bytes_v2(path, own[0], own[1], buffer))
 
 
-def open_members(node: zarr.Group) -> list[tuple[str, Any]]:
-    """Open all members at once, each for itself: by name a group, an array, or the exception it raised."""
-    return [(name, _as_sync(member)) for name, member in sync(_open_members(node))]
+def open_members(nodes: Sequence[zarr.Group]) -> list[list[tuple[str, Any]]]:
+    """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
+    return [[(name, _as_sync(member)) for name, member in members] for members in sync(_open_members(nodes))]
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -105,18 +105,23 @@ async def _listed(node: zarr.Group) -> set[str]:
         return set()
 
 
-async def _open_members(node: zarr.Group) -> list[tuple[str, Any]]:
-    names = sorted((await _listed(node)).difference(_METADATA_KEYS))
+async def _open_members(nodes: Sequence[zarr.Group]) -> list[list[tuple[str, Any]]]:
     limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
 
-    async def opened(name: str) -> Any:
+    async def names_in(node: zarr.Group) -> list[str]:
+        async with limit:
+            return sorted((await _listed(node)).difference(_METADATA_KEYS))
+
+    async def opened(node: zarr.Group, name: str) -> Any:
         async with limit:
             return await node._async_group.getitem(name)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
-        found = await asyncio.gather(*map(opened, names), return_exceptions=True)
-    return list(zip(names, found, strict=True))
+        names = await asyncio.gather(*map(names_in, nodes))
+        places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
+        found = iter(await asyncio.gather(*(opened(*place) for place in places), return_exceptions=True))
+    return [[(name, next(found)) for name in inside] for inside in names]
 
 
 def _as_sync(member: Any) -> Any:
@@ -152,7 +157,7 @@ def unpickles(array: zarr.Array[Any]) -> bool:
 
 def walk_members(node: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
     """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
-    for name, member in open_members(node):
+    for name, member in open_members([node])[0]:
         if isinstance(member, BaseException):
             continue
         yield name, member

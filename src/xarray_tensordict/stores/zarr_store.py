@@ -55,6 +55,8 @@ class ZarrGroupStore:
         self._allow_pickle = allow_pickle
         self._mask = mask
         self._fields: dict[Key, StoredGroup] = {}
+        self._nodes: dict[Key, zarr.Group] = {}
+        self._listed: dict[Key, list[tuple[str, Any]]] = {}
         self.single: tuple[str, zarr.Array[Any]] | None = None
 
     @classmethod
@@ -142,10 +144,27 @@ class ZarrGroupStore:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
         if key in self._fields:
             return self._fields[key]
-        node = self._root if not key else self._root["/".join(key)]
+        node: Node = self._root
+        if key:
+            node = self._nodes.pop(key) if key in self._nodes else self._root["/".join(key)]
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
         return _GroupReader(self, node, key).read()
+
+    def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
+        """The members of a group, as :func:`open_members` gives them.
+
+        Whoever asks for those of a group below the root asks for all: they are opened together, level by level.
+        """
+        level = {} if key in self._listed else {key: node, **(self._nodes if key else {})}
+        while level:
+            below: dict[Key, zarr.Group] = {}
+            for above, members in zip(level, open_members(list(level.values())), strict=True):
+                self._listed[above] = members
+                below |= {(*above, name): member for name, member in members if isinstance(member, zarr.Group)}
+            self._nodes |= below
+            level = below if key else {}
+        return self._listed.pop(key)
 
     def incomplete(self, node: zarr.Group, key: Key) -> str | None:
         """What is wrong with a group that is still being written; a group of a local store asks those above it, too."""
@@ -249,7 +268,7 @@ class _GroupReader:
         if self._node.metadata.consolidated_metadata is not None:
             yield from sorted(self._node.members())
             return
-        for name, member in open_members(self._node):
+        for name, member in self._owner.members(self._key, self._node):
             if isinstance(member, KeyError):
                 self._note_incomplete(name)
             elif isinstance(member, BaseException):

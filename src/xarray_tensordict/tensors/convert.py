@@ -113,9 +113,9 @@ def compute_together(jobs: Sequence[Job], names: Sequence[str] | None = None) ->
     }
     found: dict[int, Any] = {}
     if chunked:
-        from dask.base import compute
+        from .dask_arrays import compute_arrays
 
-        found = dict(zip(chunked, map(np.asarray, compute(*chunked.values())), strict=True))
+        found = dict(zip(chunked, compute_arrays(list(chunked.values())), strict=True))
     rest = [index for index in range(len(jobs)) if index not in found]
     together = sum(jobs[index].nbytes for index in rest) >= _WORTH_THREADS
     values = (at_once if together else in_turn)(

@@ -1,0 +1,105 @@
+"""What ``to_tensordict`` takes of memory: each tensor once."""
+
+import subprocess
+import sys
+
+import dask.array
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import xarray_tensordict  # noqa: F401 - ds.td
+
+STORES = {
+    "zarr raw": """
+group = zarr.create_group(path)
+for name in names:
+    group.create_array(name, data=values(), compressors=None)
+""",
+    "zarr in chunks": """
+group = zarr.create_group(path)
+for name in names:
+    group.create_array(name, data=values(), chunks=(256, 1600))
+""",
+    "zarr in shards": """
+group = zarr.create_group(path)
+for name in names:
+    group.create_array(name, data=values(), chunks=(256, 1600), shards=(1024, 1600))
+""",
+    "HDF5 contiguous": """
+with h5py.File(path, "w") as file:
+    for name in names:
+        file[name] = values()
+""",
+    "HDF5 compressed": """
+with h5py.File(path, "w") as file:
+    for name in names:
+        file.create_dataset(name, data=values(), chunks=(256, 1600), compression="gzip", compression_opts=1)
+""",
+    "memmap": """
+TensorDict({name: torch.from_numpy(values()) for name in names}, [32768 // count]).memmap(path)
+""",
+}
+
+DOORS = {
+    "Dataset": "source = xr.open_dataset(path, engine='tensordict').td",
+    "dask": "source = xr.open_dataset(path, engine='tensordict', chunks={'batch_0': 256}).td",
+    "persistent": "source = xarray_tensordict.open_persistent(path)",
+}
+
+MEASURED = """
+import sys
+import dask.array, h5py, numpy as np, torch, xarray as xr, xarray_tensordict, zarr
+from tensordict import TensorDict
+
+path, count = sys.argv[1], int(sys.argv[2])
+names = [f"x{number}" for number in range(count)]
+values = lambda: np.arange(32768 // count * 1600, dtype="f4").reshape(-1, 1600) % 97
+full_path, full = path, count
+path, count, names = path + ".small", 32, ["x0"]
+WRITE
+DOOR
+source.to_tensordict()
+path, count = full_path, full
+names = [f"x{number}" for number in range(count)]
+WRITE
+DOOR
+def memory(what):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what))
+before = memory("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+td = source.to_tensordict()
+print((memory("VmHWM") - before) * 1024 / sum(t.numel() * t.element_size() for t in td.values()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux for the most memory since a moment")
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", STORES)
+def test_at_most_a_fifth_more_than_the_result(tmp_path, kind, door, count):
+    script = MEASURED.replace("WRITE", STORES[kind]).replace("DOOR", DOORS[door])
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "store"), str(count)], capture_output=True, text=True, check=True
+    )
+    assert float(found.stdout) <= 1.2
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous", "processes"])
+def test_chunks_of_dask_are_joined_under_every_scheduler(scheduler):
+    values = np.arange(24.0).reshape(6, 4)
+    ds = xr.Dataset({"x": (("time", "f"), values), "n": ("time", np.arange(6)), "s": ("time", list("abcdef"))})
+    with dask.config.set(scheduler=scheduler):
+        td = ds.chunk(time=2, f=3).td.to_tensordict()
+    np.testing.assert_array_equal(td["x"], values)
+    np.testing.assert_array_equal(td["n"], np.arange(6))
+    assert td["s"].tolist() == list("abcdef")
+
+
+def test_chunks_of_another_dtype_than_the_array_says_keep_their_values():
+    wrong = dask.array.arange(6, chunks=2, dtype="i4").map_blocks(lambda block: block + 0.5, dtype="i4")
+    td = xr.Dataset({"x": ("time", wrong)}).td.to_tensordict()
+    assert td["x"].dtype == torch.float64
+    assert td["x"].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
