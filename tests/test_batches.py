@@ -530,7 +530,7 @@ def test_batches_can_be_pickled_with_their_epoch(tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(options, error, message):
-    ds = numbered(6, episode=[0] * 6, done=[False] * 6).assign(mask=("f", [1.0]))
+    ds = numbered(6, width=2, episode=[0] * 6, done=[False] * 6).assign(mask=("f", [1.0, 1.0]))
     options = {"batch_size": 2, **options}
     with pytest.raises(error, match=message):
         ds.td.batches(options.pop("batch_size"), **options)
@@ -541,7 +541,7 @@ def test_there_may_be_no_rows():
         batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
         assert len(batches) == 0
         assert list(batches) == []
-    assert list(numbered(3).td.batches(2, window={"time": 4})) == []
+    assert list(numbered(0).td.batches(2, window={"time": 4})) == []
 
 
 def test_the_order_of_flags_to_episodes_works_as_the_message_says():
