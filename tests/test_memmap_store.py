@@ -476,9 +476,9 @@ def views(monkeypatch) -> list[tuple[str, int, int]]:
         seen.append((Path(self.path).name, start, stop))
         return view(self, start, stop)
 
-    def rows_noted(self, starts, out):
+    def rows_noted(self, starts, out, kept=None):
         seen.append((Path(self.path).name, min(starts), max(starts) + out.shape[1]))
-        return rows(self, starts, out)
+        return rows(self, starts, out, kept)
 
     rows = memmap_files.FileBytes.rows
     monkeypatch.setattr(memmap_files.FileBytes, "view", noted)

@@ -22,6 +22,7 @@ _INNER = (
     "_array",
     "_wrapped",
     "_source",
+    "_otherwise",
     "datastore",
     "func",
     "args",

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -149,23 +150,25 @@ def as_declared(variable: xr.Variable, name: str) -> xr.Variable:
     if variable.chunks is None or dtype.kind not in _NUMBERS + "US":
         return variable
 
-    def check(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if values.dtype == dtype:
-            return values
-        if dtype.kind in "US":
-            cast = values.astype(dtype) if values.dtype.kind in (dtype.kind, *"OT") else None
-            if cast is not None and np.array_equal(cast, values):
-                return cast
-        elif np.can_cast(values.dtype, dtype, "same_kind"):
-            cast = values.astype(dtype)
-            if dtype.kind not in "iu" or np.array_equal(cast, values):
-                return cast
-        raise TypeError(
-            f"variable {name!r}: its dtype was declared as {dtype}, and dask computes {values.dtype}, which does not "
-            "fit; correct the dtype where it is declared (output_dtypes=, dtype=, template=), or convert with .astype()"
-        )
+    return map_values(variable, partial(_cast_exactly, dtype=dtype, name=name), dtype)
 
-    return map_values(variable, check, dtype)
+
+def _cast_exactly(values: np.ndarray[Any, Any], *, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
+    """The values of one block in the declared dtype, if they are the same."""
+    if values.dtype == dtype:
+        return values
+    if dtype.kind in "US":
+        cast = values.astype(dtype) if values.dtype.kind in (dtype.kind, *"OT") else None
+        if cast is not None and np.array_equal(cast, values):
+            return cast
+    elif np.can_cast(values.dtype, dtype, "same_kind"):
+        cast = values.astype(dtype)
+        if dtype.kind not in "iu" or np.array_equal(cast, values):
+            return cast
+    raise TypeError(
+        f"variable {name!r}: its dtype was declared as {dtype}, and dask computes {values.dtype}, which does not "
+        "fit; correct the dtype where it is declared (output_dtypes=, dtype=, template=), or convert with .astype()"
+    )
 
 
 def _check_extension(variable: xr.Variable, place: Place) -> None:
