@@ -20,6 +20,8 @@ from crash_writers import NEW, ROWS, dataset, lazy
 from xarray_tensordict import open_persistent
 from xarray_tensordict.testing import assert_same_tensordict
 
+pytestmark = pytest.mark.faults
+
 SIGKILL = -9
 INCOMPLETE = "not complete"
 BARE = {"create", "replace", "append", "append_in_memory", "add", "overwrite", "delayed", "region"}
