@@ -7,12 +7,13 @@ INSTALLED := $(VENV)/.installed
 FOR_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench lint format types doctest docs screenshots dist clean
+.PHONY: help install demo test test-slow test-faults bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
 	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
+	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
@@ -38,7 +39,10 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not faults" $(ARGS)
+
+test-faults: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and faults" $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -19,7 +19,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 distributed = pytest.importorskip("distributed")
 
 # sockets that close while the cluster ends
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.faults
+
 FILE = Path(__file__).parents[1] / "benchmarks" / "scale.py"
 
 

@@ -19,7 +19,8 @@ import twins
 from clusters import SCHEDULERS
 from xarray_tensordict.testing import assert_same_tensordict
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # what is left out of a store is told of elsewhere
+# what is left out of a store is told of elsewhere
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def stores(*names: str) -> list[Any]:
