@@ -23,6 +23,17 @@ LARGEST_LIST = 1024
 """Arrays of more elements than this are kept as base64: JSON lists of numbers are about five times as long."""
 
 
+def with_values(was: Mapping[str, Any], values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """The same entry with other values."""
+    return encode_array(
+        values,
+        tuple(was["dims"]),
+        attrs=was.get("attrs", {}),
+        role=was.get("role", "data"),
+        torch_dtype=was.get("torch_dtype"),
+    )
+
+
 def encode_array(
     values: np.ndarray[Any, Any],
     dims: tuple[str, ...],

@@ -10,6 +10,17 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
+FLOAT_CODES = {
+    "bfloat16": "uint16",
+    "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
+"""Floats that numpy lacks, and the integers of the same width; torch and zarr v3 (zarr-specs, data type extensions) call
+them alike."""
+
 
 class _Wrapped(BackendArray):
     """Reads through another lazy array, which does the indexing."""

@@ -9,20 +9,12 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from .array_wrappers import read_outer
+from .array_wrappers import FLOAT_CODES, read_outer
 
 PLAIN_DTYPES = frozenset(
     "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()
 )
-CODE_DTYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-    "complex32": "uint32",
-}
+CODE_DTYPES = {**FLOAT_CODES, "complex32": "uint32"}
 """Dtypes of torch that numpy lacks, and the integers of the same width."""
 
 

@@ -21,15 +21,8 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, StorePath
 from zarr.storage._common import make_store_path
 
-# dtype names of zarr v3 that numpy lacks, and the integers of the same width (zarr-specs, data type extensions).
-_CODE_DTYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
+from .array_wrappers import FLOAT_CODES
+
 _METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
@@ -196,7 +189,7 @@ def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
         raise KeyError(name)
     declared = metadata["data_type"]
     torch_dtype = declared["name"] if isinstance(declared, dict) else declared
-    code = _CODE_DTYPES[torch_dtype]
+    code = FLOAT_CODES[torch_dtype]
     metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
     path = StorePath(node.store, _below(node, name))
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype

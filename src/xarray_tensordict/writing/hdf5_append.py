@@ -18,7 +18,7 @@ import xarray as xr
 
 from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, STACK_ATTR, UNBATCHED_NAME, batch_record, own_array_record
 from ..core.model import GroupBatch, Inference, Key
-from ..core.unbatched_entry import encode_array
+from ..core.unbatched_entry import with_values
 from ..dataset.entries import td_names
 from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
@@ -230,14 +230,7 @@ def _rewrite_texts(base: h5py.Group, texts: Mapping[str, xr.Variable]) -> None:
     entry = base[UNBATCHED_NAME]
     content = json.loads(entry[()])
     for path, variable in texts.items():
-        was = content[path]
-        content[path] = encode_array(
-            np.asarray(variable.values),
-            tuple(was["dims"]),
-            attrs=was.get("attrs", {}),
-            role=was.get("role", "data"),
-            torch_dtype=was.get("torch_dtype"),
-        )
+        content[path] = with_values(content[path], np.asarray(variable.values))
     entry[()] = to_json(content, UNBATCHED_NAME)
 
 

@@ -12,7 +12,7 @@ import zarr
 
 from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ..core.model import Key
-from ..core.unbatched_entry import encode_array
+from ..core.unbatched_entry import with_values
 from ..stores.zarr_private import unpickles
 from .plan import WritePlan
 from .stored_form import Place, store_form, to_json
@@ -27,14 +27,7 @@ def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There) -> None:
         path = "/".join(key)
         array = there.member(key)
         if array is None:
-            was = content[path]
-            content[path] = encode_array(
-                np.asarray(variable.values),
-                tuple(was["dims"]),
-                attrs=was.get("attrs", {}),
-                role=was.get("role", "data"),
-                torch_dtype=was.get("torch_dtype"),
-            )
+            content[path] = with_values(content[path], np.asarray(variable.values))
             continue
         _rewrite_rows(key, variable, array, there)
     if any(there.member(key) is None for key in texts):
