@@ -273,7 +273,7 @@ def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of bytes that hold non-tensor entries and have no dimension name: without one open_zarr raises."""
     import zarr
 
-    from .stores.zarr_private import walk_members
+    from .stores.zarr_members import walk_members
 
     for path, node in walk_members(root):
         if isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs:

@@ -6,10 +6,11 @@ zarr's public interface opens a group as a whole or raises: one member that it c
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import copy
 import json
+import os
 import warnings
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,13 +18,14 @@ import zarr
 from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
+from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, StorePath
 from zarr.storage._common import make_store_path
 
 from .array_wrappers import FLOAT_CODES
 
-_METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
 
@@ -41,6 +43,9 @@ def document(node: zarr.Group, name: str) -> Any:
 
 def any_exists(node: zarr.Group, *names: str) -> bool:
     """Whether there is a file of one of these names below a group."""
+    store: Any = node.store
+    if type(store) is LocalStore:
+        return any(os.path.isfile(os.path.join(store.root, _below(node, name))) for name in names)
     return any(sync(node.store.exists(_below(node, name))) for name in names)
 
 
@@ -82,9 +87,36 @@ def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) ->
     return zarr.Group(zarr.AsyncGroup._from_bytes_v2(path, own[0], own[1], buffer))
 
 
-def open_members(nodes: Sequence[zarr.Group]) -> list[list[tuple[str, Any]]]:
-    """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
-    return [[(name, _as_sync(member)) for name, member in members] for members in sync(_open_members(nodes))]
+def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
+    """The names of all members of some groups, which are asked at once."""
+
+    async def names() -> list[list[str]]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+        async def names_in(node: zarr.Group) -> list[str]:
+            async with limit:
+                return sorted((await _listed(node)).difference(METADATA_KEYS))
+
+        return await asyncio.gather(*map(names_in, nodes))
+
+    return sync(names())
+
+
+def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
+    """Open some members at once, each for itself: a group, an array, or the exception it raised."""
+
+    async def opened() -> list[Any]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+        async def one(node: zarr.Group, name: str) -> Any:
+            async with limit:
+                return await node._async_group.getitem(name)
+
+        return await asyncio.gather(*(one(*place) for place in places), return_exceptions=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+        return [_as_sync(member) for member in sync(opened())] if places else []
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -96,25 +128,6 @@ async def _listed(node: zarr.Group) -> set[str]:
         return {name.rstrip("/").rpartition("/")[2] for name in await store.fs._ls(node.path, detail=False)}
     except FileNotFoundError:
         return set()
-
-
-async def _open_members(nodes: Sequence[zarr.Group]) -> list[list[tuple[str, Any]]]:
-    limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
-
-    async def names_in(node: zarr.Group) -> list[str]:
-        async with limit:
-            return sorted((await _listed(node)).difference(_METADATA_KEYS))
-
-    async def opened(node: zarr.Group, name: str) -> Any:
-        async with limit:
-            return await node._async_group.getitem(name)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
-        names = await asyncio.gather(*map(names_in, nodes))
-        places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-        found = iter(await asyncio.gather(*(opened(*place) for place in places), return_exceptions=True))
-    return [[(name, next(found)) for name in inside] for inside in names]
 
 
 def _as_sync(member: Any) -> Any:
@@ -148,29 +161,68 @@ def unpickles(array: zarr.Array[Any]) -> bool:
     return any("pickle" in str(codec) for codec in codecs)
 
 
-def walk_members(node: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
-    """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
-    for name, member in open_members([node])[0]:
-        if isinstance(member, BaseException):
-            continue
-        yield name, member
-        if isinstance(member, zarr.Group):
-            yield from ((f"{name}/{path}", inner) for path, inner in walk_members(member))
+class DocumentParser:
+    """Groups and arrays from documents of metadata.
+
+    Arrays of a store are often alike but for their attributes: those are parsed once, which takes longest.
+    """
+
+    def __init__(self) -> None:
+        self._alike: dict[str, zarr.AsyncArray[Any]] = {}
+
+    def node(
+        self, parent: zarr.Group, name: str, document: dict[str, Any], attributes: dict[str, Any] | None
+    ) -> zarr.Group | zarr.Array[Any]:
+        """The member `name` of a group.
+
+        Parameters
+        ----------
+        attributes
+            Those that zarr v2 keeps in a document of their own.
+
+        Raises
+        ------
+        ValueError
+            Where the document is not that of a plain array or group of the format of its parent; zarr itself may still
+            open it. What zarr raises for documents comes through.
+        """
+        zarr_format = parent.metadata.zarr_format
+        path = StorePath(parent.store, _below(parent, name))
+        rest = dict(document)
+        own = rest.pop("attributes", {}) if zarr_format == 3 else attributes or {}
+        kind = rest.get("node_type") if zarr_format == 3 else ("array" if "shape" in rest else "group")
+        if rest.get("zarr_format") != zarr_format or type(own) is not dict:
+            raise ValueError(f"{name!r} is no plain member")
+        if kind == "array":
+            alike = repr(rest)  # unlike equality, it tells 1, 1.0 and True apart
+            if alike not in self._alike:
+                plain: Any = {**rest, "attributes": {}}
+                self._alike[alike] = zarr.AsyncArray(metadata=plain, store_path=path)
+            return _changed(self._alike[alike], path, attributes=own)
+        if kind != "group":
+            raise ValueError(f"{name!r} is no plain member")
+        return zarr.Group(zarr.AsyncGroup(GroupMetadata.from_dict({**rest, "attributes": own}), store_path=path))
+
+
+def _changed(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) -> zarr.Array[Any]:
+    """A copy of an array elsewhere or under other metadata, which is not parsed again: it must fit what there is."""
+    copied, changed = copy.copy(array), copy.copy(array.metadata)
+    for name, value in metadata.items():
+        object.__setattr__(changed, name, value)
+    object.__setattr__(copied, "metadata", changed)
+    object.__setattr__(copied, "store_path", path)
+    return zarr.Array(copied)
 
 
 def with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:
-    """The same array under other dimension names; nothing is written."""
+    """The same array under other dimension names, one for each axis; nothing is written."""
     metadata: Any = array.metadata
-    if metadata.zarr_format == 3:
-        if metadata.dimension_names == dims:
-            return array
-        changed = dataclasses.replace(metadata, dimension_names=dims)
-    else:
-        if metadata.attributes.get(DIMENSION_KEY) == list(dims):
-            return array
-        changed = dataclasses.replace(metadata, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
     inner = array._async_array
-    return zarr.Array(zarr.AsyncArray(metadata=changed, store_path=inner.store_path, config=inner.config))
+    if metadata.zarr_format == 3:
+        return array if metadata.dimension_names == dims else _changed(inner, inner.store_path, dimension_names=dims)
+    if metadata.attributes.get(DIMENSION_KEY) == list(dims):
+        return array
+    return _changed(inner, inner.store_path, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
 
 
 def nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[str] | None:

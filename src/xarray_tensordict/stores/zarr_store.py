@@ -34,8 +34,9 @@ from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
 from .zarr_completeness import is_json, kept_texts, mark_of, tell_incomplete
+from .zarr_members import open_members
 from .zarr_opening import Node, child, open_node
-from .zarr_private import any_exists, nczarr_dims, open_as_codes, open_members, read_together, unpickles, with_dims
+from .zarr_private import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
 from .zarr_raw import as_raw
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})

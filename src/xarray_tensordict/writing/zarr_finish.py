@@ -19,7 +19,7 @@ from ..core.metadata import BATCH_ATTR, INCOMPLETE_ATTR, STACK_ATTR, batch_recor
 from ..core.model import GroupBatch, Key
 from ..dataset.entries import td_names
 from ..stores.zarr_completeness import mark_of, unwritten
-from ..stores.zarr_private import walk_members
+from ..stores.zarr_members import walk_members
 
 
 @dataclass(frozen=True)
