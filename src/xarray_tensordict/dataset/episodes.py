@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from xarray.core.indexing import LazilyIndexedArray
 
 from ..callers import outside
 from ..core.batch_rules import is_marked
 from ..core.model import Inference
 from ..core.naming import feature_name
 from .episode_tables import holds_table, label_table, table_of
+from .joined_rows import RepeatedRow, is_joinable, join
 from .record import set_record_if_needed
 from .trees import flat_view
 
@@ -135,7 +137,7 @@ def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, take
     single: dict[str, xr.Variable] = {}
     for label, variable in ds.variables.items():
         (rows if dim in variable.dims else single)[str(label)] = variable
-    moved = {key: _chunked(_with_common_dims(variable, dim), dim) for key, variable in rows.items()}
+    moved = {key: _with_common_dims(variable, dim) for key, variable in rows.items()}
     coords = frozenset(str(name) for name in ds.coords)
     # the index of a row is made when all rows are there
     held = xr.Coordinates({key: variable for key, variable in moved.items() if key in coords}, indexes={})
@@ -152,14 +154,6 @@ def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
     moved = xr.Variable(names, first._data, first.attrs, fastpath=True)
     moved.encoding = variable.encoding
     return moved
-
-
-def _chunked(variable: xr.Variable, dim: str) -> xr.Variable:
-    """Backed by dask: chunks that are there stay, others follow those of the store."""
-    if variable.chunks is not None:
-        return variable
-    # dask cannot tell how large objects are
-    return variable.chunk({dim: -1 if variable.dtype.hasobject or not variable.size else "auto"})
 
 
 def _with_single_values(episode: _Episode, dim: str, unbatched: Unbatched, left_out: set[str]) -> xr.Dataset:
@@ -180,12 +174,17 @@ def _with_single_values(episode: _Episode, dim: str, unbatched: Unbatched, left_
 
 def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
     """The same values for each row, lazily: nothing is read."""
-    held = variable.to_base_variable() if variable.chunks is not None else variable.to_base_variable().chunk()
+    held = variable.to_base_variable()
+    if is_joinable(held):
+        repeated = xr.Variable((dim, *held.dims), LazilyIndexedArray(RepeatedRow(held._data, size)), held.attrs)
+        repeated.encoding = held.encoding
+        return repeated
+    held = held if held.chunks is not None else held.chunk()
     if held.dtype.hasobject:
         # dask reads one object as a fixed-length string, and joining cuts longer ones to the first one's length (measured)
         held = xr.Variable(held.dims, held.data.map_blocks(_as_objects, dtype=object), held.attrs, held.encoding)
-    repeated: xr.Variable = held.set_dims({dim: size, **dict(zip(held.dims, held.shape, strict=True))})
-    return repeated
+    wide: xr.Variable = held.set_dims({dim: size, **dict(zip(held.dims, held.shape, strict=True))})
+    return wide
 
 
 def _as_objects(values: Any) -> np.ndarray[Any, Any]:
@@ -260,12 +259,28 @@ def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set
     return {name: part.drop_vars(differ) for name, part in parts.items()}
 
 
+def _chunked(part: xr.Dataset, dim: str) -> xr.Dataset:
+    """All rows backed by dask: chunks that are there stay."""
+    rows = {name: v for name, v in part.variables.items() if dim in v.dims and v.chunks is None}
+    if not rows:
+        return part
+    # dask cannot tell how large objects are
+    chunked = {name: v.chunk({dim: -1 if v.dtype.hasobject or not v.size else "auto"}) for name, v in rows.items()}
+    coords = {name: variable for name, variable in chunked.items() if name in part.coords}
+    return part.assign({name: v for name, v in chunked.items() if name not in coords}).assign_coords(
+        xr.Coordinates(coords, indexes={})
+    )
+
+
 def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str) -> xr.Dataset:
+    columns = join(parts, dim)
     numbered = [
-        part.assign_coords({index: (dim, np.full(part.sizes[dim], number)), step: (dim, np.arange(part.sizes[dim]))})
+        _chunked(part.drop_vars(columns), dim).assign_coords(
+            {index: (dim, np.full(part.sizes[dim], number)), step: (dim, np.arange(part.sizes[dim]))}
+        )
         for number, part in enumerate(parts.values())
     ]
-    joined = xr.concat(
+    rest = xr.concat(
         numbered,
         dim=dim,
         data_vars="minimal",
@@ -274,10 +289,25 @@ def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: s
         join="override",
         combine_attrs="drop_conflicts",
     )
+    joined = _with_columns(rest, columns, next(iter(parts.values())))
     joined[index].attrs.update(
         names=list(parts), **_differing_attrs({name: part.attrs for name, part in parts.items()})
     )
     return set_record_if_needed(joined, {(): (dim,)})
+
+
+def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr.Dataset) -> xr.Dataset:
+    """A Dataset with more variables; all stand in the order, and are the coordinates, that they are in `like`."""
+    coords = {name: column for name, column in columns.items() if name in like.coords}
+    data = {name: column for name, column in columns.items() if name not in coords}
+    whole = rest.assign(data).assign_coords(coords)
+    names = [name for name in (*like.variables, *rest.variables) if name in whole.variables]
+    ordered = {name: whole.variables[name] for name in names}
+    return xr.Dataset(
+        {name: variable for name, variable in ordered.items() if name not in whole.coords},
+        coords=xr.Coordinates({name: v for name, v in ordered.items() if name in whole.coords}, whole.xindexes),
+        attrs=rest.attrs,
+    )
 
 
 def _differing_attrs(attrs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:

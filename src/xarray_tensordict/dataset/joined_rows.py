@@ -1,0 +1,154 @@
+"""The rows of many lazy arrays as one lazy array, and as one array of dask: a graph for each of thousands takes minutes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+
+from ..stores.array_wrappers import read_outer
+
+Key = tuple[Any, ...]
+
+
+class JoinedRows(BackendArray):
+    """Lazy arrays one after the other along their first axis; only those are read whose rows are asked for.
+
+    Parameters
+    ----------
+    parts
+        Arrays that xarray can index, of the same shape but for the first axis.
+    dtype
+        That of the result, which holds the values of all.
+    """
+
+    def __init__(self, parts: Sequence[Any], dtype: np.dtype[Any]) -> None:
+        self._wrapped = tuple(parts)
+        self._stops = np.cumsum([part.shape[0] for part in parts])
+        self.dtype = dtype
+        self.shape = (int(self._stops[-1]), *parts[0].shape[1:])
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: Key) -> Any:
+        rows, *rest = key
+        if isinstance(rows, slice):
+            numbers = range(self.shape[0])[rows]
+            if numbers and numbers.step == 1:
+                return self._between(numbers.start, numbers.stop, rest)
+            return self._picked(np.arange(numbers.start, numbers.stop, numbers.step), rest)
+        picked = np.asarray(rows, np.int64)
+        if np.any((picked < -self.shape[0]) | (picked >= self.shape[0])):
+            raise IndexError(f"index {rows} is out of bounds for axis 0 with size {self.shape[0]}")
+        found = self._picked(np.where(picked < 0, picked + self.shape[0], picked).reshape(-1), rest)
+        return found if picked.ndim else found[0]
+
+    def _part(self, number: int, rows: Any, rest: Sequence[Any]) -> np.ndarray[Any, Any]:
+        part = self._wrapped[number]
+        found = read_outer(part, (rows, *rest))
+        # what is in memory stays its owner's
+        return found.astype(self.dtype, copy=isinstance(part, np.ndarray))
+
+    def _between(self, start: int, stop: int, rest: Sequence[Any]) -> np.ndarray[Any, Any]:
+        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right")
+        found = []
+        for number in range(first, last + 1):
+            begin = int(self._stops[number]) - self._wrapped[number].shape[0]
+            end = int(self._stops[number])
+            if begin < end:
+                found.append(self._part(number, slice(max(start, begin) - begin, min(stop, end) - begin), rest))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _picked(self, rows: np.ndarray[Any, Any], rest: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """Rows by number: those of one part are read together."""
+        if not rows.size:
+            return self._part(0, slice(0, 0), rest)
+        numbers = np.searchsorted(self._stops, rows, side="right")
+        order = np.argsort(numbers, kind="stable")
+        found = []
+        for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = int(numbers[places[0]])
+            begin = int(self._stops[number]) - self._wrapped[number].shape[0]
+            found.append(self._part(number, rows[places] - begin, rest))
+        joined = np.concatenate(found)
+        result = np.empty_like(joined)
+        result[order] = joined
+        return result
+
+
+class RepeatedRow(BackendArray):
+    """The same values for each of some rows."""
+
+    def __init__(self, array: Any, size: int) -> None:
+        self._wrapped = array
+        self.dtype = np.dtype(array.dtype)
+        self.shape = (size, *array.shape)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: Key) -> Any:
+        rows, *rest = key
+        values = self._values(tuple(rest))
+        if isinstance(rows, int | np.integer):
+            return values
+        count = len(range(self.shape[0])[rows]) if isinstance(rows, slice) else len(rows)
+        return np.repeat(values[None], count, axis=0)
+
+    def _values(self, key: Key) -> np.ndarray[Any, Any]:
+        if key or not self.dtype.hasobject:
+            return read_outer(self._wrapped, key)
+        # one object may be a sequence, which numpy would make an axis of
+        value = np.empty((), object)
+        value[()] = xr.Variable((), self._wrapped).values.item()
+        return value
+
+
+def is_joinable(variable: xr.Variable) -> bool:
+    """Whether the values are in memory or read lazily by xarray: not those of dask, nor of another library."""
+    return isinstance(variable._data, np.ndarray | indexing.ExplicitlyIndexed)
+
+
+def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
+    """The rows of all parts as one variable, backed by dask in chunks of one part each, more for a large one."""
+    # xarray's own rules for attributes, encoding and dtype
+    like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
+    data = indexing.LazilyIndexedArray(JoinedRows([part._data for part in parts], like.dtype))
+    joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
+    joined.encoding = like.encoding
+    chunks = tuple(size for part in parts for size in _row_chunks(part.shape, part.dtype))
+    # to find a name by their contents, dask would pickle all parts
+    return joined.chunk({dim: chunks}, name=f"joined-{uuid.uuid4().hex}")
+
+
+def _without_rows(part: xr.Variable) -> xr.Variable:
+    empty = xr.Variable(part.dims, np.empty((0, *part.shape[1:]), part.dtype), part.attrs, fastpath=True)
+    empty.encoding = part.encoding
+    return empty
+
+
+@lru_cache(2**12)
+def _row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    import dask.array.core
+
+    # dask cannot tell how large objects are
+    if dtype.hasobject or 0 in shape:
+        return (shape[0],)
+    normalize: Callable[..., Any] = dask.array.core.normalize_chunks
+    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, dtype=dtype)[0]
+    return rows
+
+
+def join(parts: Mapping[str, xr.Dataset], dim: str) -> dict[str, xr.Variable]:
+    """Of all variables that lead with `dim` in every part, and that no part has as an array of dask, the rows of all parts."""
+    datasets = list(parts.values())
+    names = [name for name, variable in datasets[0].variables.items() if dim in variable.dims]
+    columns = {str(name): [ds.variables[name] for ds in datasets] for name in names}
+    return {name: joined_variable(column, dim) for name, column in columns.items() if all(map(is_joinable, column))}
