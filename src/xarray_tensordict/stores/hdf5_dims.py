@@ -41,9 +41,14 @@ def is_scale(dataset: Any) -> bool:
     return bool(h5py.h5ds.is_scale(dataset.id))
 
 
+def _has(dataset: Any, name: bytes) -> bool:
+    """Whether there is an attribute; `attrs` of h5py takes several times as long."""
+    return bool(h5py.h5a.exists(dataset.id, name))
+
+
 def is_placeholder(dataset: Any) -> bool:
     """Whether `dataset` stands for a netCDF dimension without a coordinate variable."""
-    if not h5py.h5a.exists(dataset.id, b"NAME"):
+    if not _has(dataset, b"NAME"):
         return False
     try:
         name = dataset.attrs["NAME"]
@@ -132,12 +137,12 @@ def recorded_axes(
         return ()
     axes = [Axis()] * ndim
     scale = table.add(dataset, name) if is_scale(dataset) else None
-    if scale is not None and ndim > 1 and "_Netcdf4Coordinates" in dataset.attrs:
+    if scale is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
         known = dimension_ids()
         numbers = dataset.attrs["_Netcdf4Coordinates"]
         if len(numbers) == ndim and all(int(number) in known for number in numbers):
             return tuple(Axis(known[int(number)].name, known[int(number)]) for number in numbers)
-    if "DIMENSION_LIST" in dataset.attrs:
+    if _has(dataset, b"DIMENSION_LIST"):
         axes = [_attached(dataset, references, table) for references in dataset.attrs["DIMENSION_LIST"]]
         axes = (axes + [Axis()] * ndim)[:ndim]
     elif scale is not None:
@@ -160,9 +165,9 @@ def _attached(dataset: Any, references: Any, table: ScaleTable) -> Axis:
 def _other_names(dataset: Any, ndim: int) -> tuple[str | None, ...]:
     """Names from HDF5 dimension labels, or from an attribute ``DimensionNames`` ("nscan,nray", as in GPM files)."""
     names: list[str | None] = [None] * ndim
-    if "DIMENSION_LABELS" in dataset.attrs:
+    if _has(dataset, b"DIMENSION_LABELS"):
         names = [dimension.label or None for dimension in dataset.dims]
-    if "DimensionNames" in dataset.attrs:
+    if _has(dataset, b"DimensionNames"):
         value = dataset.attrs["DimensionNames"]
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else []

@@ -51,6 +51,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock_after_fork)
 
 
+def file_name(member: Any) -> str:
+    """The name of the file that an object lies in, as ``member.file.filename``, which opens the file once more for it."""
+    return os.fsdecode(h5py.h5f.get_name(member.id))
+
+
 class Hdf5Source:
     """The group that was given, or the root group of the file that was given; opened anew where it has to be.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,14 +65,15 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
     otherwise
         What reads it through HDF5: in a file that this process has open for writing, or where nothing is stored yet.
     """
-    if not source.has_descriptor(dataset) or dtype.kind not in "biufc" or not dataset.size:
+    count = math.prod(dataset.shape)  # h5py asks HDF5 for `size` anew
+    if not source.has_descriptor(dataset) or dtype.kind not in "biufc" or not count:
         return None
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
         return None
     stored = dataset.id.get_type()
     if not stored.equal(h5py.h5t.py_create(dataset.dtype)) or dataset.dtype.itemsize != dtype.itemsize:
         return None
-    size = dataset.size * dtype.itemsize
+    size = count * dtype.itemsize
     return RawArray(ContiguousDataset(source, path, size), dtype, tuple(dataset.shape), otherwise)
 
 

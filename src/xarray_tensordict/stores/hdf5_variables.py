@@ -25,7 +25,7 @@ from .hdf5_arrays import (
 )
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import Axis, Scale, ScaleTable, recorded_axes
-from .hdf5_files import Hdf5Source
+from .hdf5_files import Hdf5Source, file_name
 from .hdf5_raw import as_raw
 from .raw_arrays import RawArray
 
@@ -105,7 +105,7 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
     constant = _decoded_value(facts, dataset, element)
     if constant is not None:
         value = StoredArray(
-            name, constant, (), attrs, {"source": dataset.file.filename}, role="coord", non_tensor=True, raw=raw
+            name, constant, (), attrs, {"source": file_name(dataset)}, role="coord", non_tensor=True, raw=raw
         )
         _apply_own_record(dataset, value, (*key, name), left_out)
         return value
@@ -118,7 +118,7 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
     if array.non_tensor or (raw and array.dtype.kind in "OSU"):
         array.role = "coord"
     if element.decoding is Decoding.VALUE:
-        array.dims, array.unlimited, array.encoding = (), frozenset(), {"source": dataset.file.filename}
+        array.dims, array.unlimited, array.encoding = (), frozenset(), {"source": file_name(dataset)}
     elif _keeps_dtype(element, raw):
         array.encoding["dtype"] = _encoded_dtype(facts, dataset)
     _apply_own_record(dataset, array, (*key, name), left_out)
@@ -203,7 +203,7 @@ def _encoding(dataset: Any, data: Hdf5Array | RawArray, chunks: tuple[int, ...] 
                 encoding["complevel"] = values[0]
     if compression not in (None, "gzip"):
         encoding["compression"], encoding["compression_opts"] = compression, dataset.compression_opts
-    encoding["source"] = dataset.file.filename
+    encoding["source"] = file_name(dataset)
     encoding["original_shape"] = data.shape
     return encoding
 

@@ -33,7 +33,7 @@ def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
     are_local = all(map(is_local, nodes))
     names = [_names_in(folder_of(node)) for node in nodes] if are_local else list_members(nodes)
     places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-    found = _from_files(places) if are_local else [_LEFT_TO_ZARR] * len(places)
+    found = _from_files(nodes, places) if are_local else [_LEFT_TO_ZARR] * len(places)
     # what is out of the ordinary is opened by zarr, whose errors and choices hold
     rest = [number for number, member in enumerate(found) if member is _LEFT_TO_ZARR]
     for number, member in zip(rest, open_each([places[number] for number in rest]), strict=True):
@@ -70,8 +70,8 @@ def _names_in(folder: str) -> list[str]:
         return []
 
 
-def _from_files(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
-    folders = {id(node): folder_of(node) for node, _ in places}
+def _from_files(nodes: Sequence[zarr.Group], places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
+    folders = {id(node): folder_of(node) for node in nodes}
     asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
     parser = DocumentParser()
     return [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
