@@ -70,8 +70,8 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
         return None
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
         return None
-    stored = dataset.id.get_type()
-    if not stored.equal(h5py.h5t.py_create(dataset.dtype)) or dataset.dtype.itemsize != dtype.itemsize:
+    found = dataset.dtype
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(found)) or found.itemsize != dtype.itemsize:
         return None
     size = count * dtype.itemsize
     return RawArray(ContiguousDataset(source, path, size), dtype, tuple(dataset.shape), otherwise)

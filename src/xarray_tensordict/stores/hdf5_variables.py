@@ -190,17 +190,18 @@ def _encoding(dataset: Any, data: Hdf5Array | RawArray, chunks: tuple[int, ...] 
     """How `dataset` is stored, in the words of xarray's h5netcdf backend."""
     encoding: dict[str, Any] = {"contiguous": chunks is None, "chunksizes": chunks}
     encoding |= dict.fromkeys(_FILTERS.values(), False)
-    encoding["shuffle"], encoding["fletcher32"] = dataset.shuffle, dataset.fletcher32
-    compression = dataset.compression
     properties = dataset.id.get_create_plist()
-    for number in range(properties.get_nfilters()):
-        code, _, values, _ = properties.get_filter(number)
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    codes = {code for code, *_ in filters}
+    encoding["shuffle"], encoding["fletcher32"] = h5py.h5z.FILTER_SHUFFLE in codes, h5py.h5z.FILTER_FLETCHER32 in codes
+    for code, _, values, _ in filters:
         if code == h5py.h5z.FILTER_DEFLATE:
             encoding["zlib"], encoding["complevel"] = True, values[0]
         elif code in _FILTERS and code > 255:
             encoding[_FILTERS[code]] = True
             if values:
                 encoding["complevel"] = values[0]
+    compression = dataset.compression if filters else None
     if compression not in (None, "gzip"):
         encoding["compression"], encoding["compression_opts"] = compression, dataset.compression_opts
     encoding["source"] = file_name(dataset)
