@@ -25,7 +25,7 @@ class Sizes:
     chunk: int = 256
     picked: int = 64
     leaves: int = 500
-    groups: tuple[int, ...] = (100, 200, 400)
+    groups: tuple[int, ...] = (50, 100, 200)
     texts: tuple[int, ...] = (100_000, 1_000_000)
     batch: int = 256
 
