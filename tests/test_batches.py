@@ -331,11 +331,22 @@ def test_a_rank_reads_chunks_of_its_own(counted):
 def test_only_the_chunks_that_hold_rows_of_a_full_shuffle_are_read(counted, monkeypatch):
     monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
     ds, chunks = counted
-    batches = ds.td.batches(3, shuffle="full", seed=0, prefetch=0)
+    batches = ds.td.batches(3, shuffle="full", seed=0, prefetch=0, buffer_size=10)
     chunks.clear()
     for batch in itertools.islice(batches, 5):
         assert sorted(chunks) == sorted({f"n/c/{row // 5}" for row in batch["n"].tolist()})
         chunks.clear()
+
+
+def test_a_full_shuffle_reads_each_chunk_once_for_a_buffer_where_that_is_less_often(counted, monkeypatch):
+    monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
+    ds, chunks = counted
+    chunks.clear()
+    assert sorted(flat(rows_of(ds.td.batches(3, shuffle="full", seed=0)))) == list(range(100))
+    assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
+    chunks.clear()
+    assert sorted(flat(rows_of(ds.td.batches(3, shuffle="full", seed=0, buffer_size=50)))) == list(range(100))
+    assert 20 < len(chunks) <= 40
 
 
 def test_nothing_is_read_before_the_first_batch(counted):
@@ -380,8 +391,10 @@ def slow(rows, pause=0.0, bad=None, seen=None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """Small reads: a batch at a time."""
-    for name in ("batches.READ_BYTES", "planning.READ_BYTES", "planning.BLOCK_BYTES"):
+    for name in ("batches.READ_BYTES", "batches.RAW_BYTES", "batches.HAND_BYTES"):
         monkeypatch.setattr(f"xarray_tensordict.loading.{name}", 1)
+    for name in ("READ_BYTES", "WHOLE_BYTES", "BLOCK_BYTES"):
+        monkeypatch.setattr(f"xarray_tensordict.loading.planning.{name}", 1)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, pieces, share
+from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, ranges, reads, share
 from xarray_tensordict.loading.windows import find_windows
 
 
@@ -99,19 +99,23 @@ def test_common_borders_of_chunks():
     assert common_marks([(np.array([0, 5, 10]), 1), (np.array([0, 2, 4, 6, 8, 10]), 9)], 5).tolist()[1] == 2
 
 
-@given(st.integers(0, 50), st.integers(1, 9), st.data())
-def test_pieces_are_cut_where_reads_end(count, step, data):
+@given(st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_reads_hold_each_position_of_their_batches_once_and_none_crosses_a_cut(count, step, size, data):
     cuts = every(step, count)
-    first = data.draw(st.integers(0, max(count - 1, 0)))
-    last = data.draw(st.integers(min(first + 1, count), count))
-    if first == last:
-        return
-    found = pieces(cuts, first, last)
-    assert [lo for lo, _, _ in found] == [first, *(hi for _, hi, _ in found[:-1])]
-    assert found[-1][1] == last
-    for lo, hi, read in found:
-        assert lo < hi <= cuts[read]
-        assert lo >= (cuts[read - 1] if read else 0)
+    whole = -(-count // size)
+    start = data.draw(st.integers(0, whole))
+    numbers = range(start, data.draw(st.integers(start, whole)), data.draw(st.integers(1, 4)))
+    wanted = [position for number in numbers for position in range(number * size, min((number + 1) * size, count))]
+    found, ends = [], []
+    for firsts, lasts in reads(cuts, size, numbers):
+        assert len(firsts)
+        assert (firsts < lasts).all()
+        assert (firsts // size == (lasts - 1) // size).all()
+        (end,) = set(np.searchsorted(cuts, lasts - 1, "right")) | set(np.searchsorted(cuts, firsts, "right"))
+        ends.append(end)
+        found += ranges(firsts, lasts).tolist()
+    assert found == wanted
+    assert ends == sorted(set(ends))
 
 
 @pytest.mark.parametrize(("count", "world_size"), [(0, 3), (10, 3), (9, 3), (2, 3)])

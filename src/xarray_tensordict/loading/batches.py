@@ -6,7 +6,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,27 +17,20 @@ from ..core.inference import BatchDims
 from ..core.model import Inference
 from ..dataset.entries import Unbatched
 from ..dataset.record import infer_dataset
-from .order import BlockOrder, Blocks, FullOrder, Ints, Order, Shuffle, every, pieces
+from .members import Part, Values
+from .order import HAND_BYTES, HAND_MOST, RAW_BYTES, BlockOrder, Blocks, FullOrder, Ints, Order, Shuffle, every, reads
 from .planning import READ_BYTES, plan_blocks
 from .read_ahead import ReadAhead
-from .reading import Part, RowReader, Values
+from .reading import RowReader
 from .samples import Samples, samples_of
 
 
-class _Piece(NamedTuple):
-    """Consecutive samples of one batch that are read together."""
-
-    batch: int
-    first: int
-    last: int
-    read: int
-
-
 class _Read(NamedTuple):
-    """What was read for some pieces, one behind the other."""
+    """What was read at once: for the pieces of batches in it their first positions and their ends."""
 
     parts: list[Part]
-    pieces: list[_Piece]
+    firsts: list[int]
+    lasts: list[int]
 
 
 @dataclass(frozen=True)
@@ -109,11 +101,22 @@ class Batches:
             numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
         if not self.options.prefetch:
             return self._cut(self._reads(epoch, numbers))
-        if self.options.shuffle == "full" or not self._blocks.read_whole:
+        depth, together = self._ahead
+        if not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer):
             # a read is a batch, or a few: nothing is left to do in another thread
-            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers)), self.options.prefetch)
+            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers)), depth, together)
         # the next rows are read while batches are made of the last ones
-        return ReadAhead(lambda: self._cut(ReadAhead(lambda: self._reads(epoch, numbers), 1)), self.options.prefetch)
+        return ReadAhead(lambda: self._cut(ReadAhead(lambda: self._reads(epoch, numbers), 1)), depth, together)
+
+    @property
+    def _ahead(self) -> tuple[int, int]:
+        """How many batches may wait, and how many are handed over at once: several where they are small."""
+        small = min(HAND_MOST, HAND_BYTES // max(1, self._batch_bytes))
+        return max(self.options.prefetch, small), max(1, small // 2)
+
+    @property
+    def _batch_bytes(self) -> int:
+        return self.options.batch_size * self._samples.width * self._reader.row_bytes
 
     def order(self, epoch: int) -> Order:
         """The order of the samples of this rank in an epoch."""
@@ -121,7 +124,8 @@ class Batches:
         count = len(self._samples)
         if options.shuffle == "full":
             first, last = options.rank * self._per_rank, (options.rank + 1) * self._per_rank
-            return FullOrder(count, [options.seed, epoch], first, last, self._together)
+            together = max(self._together, self._blocks.buffer if self._blocks.repay_buffer else 0)
+            return FullOrder(count, [options.seed, epoch], first, last, together)
         entropy = [options.seed, epoch] if options.shuffle else None
         order: BlockOrder = self._blocks.order(entropy, options.rank, options.world_size)
         if not self._blocks.read_whole:
@@ -131,42 +135,33 @@ class Batches:
     @property
     def _together(self) -> int:
         """How many samples are read at once where no chunks say so: whole batches."""
-        size = self.options.batch_size
-        return size * max(1, READ_BYTES // max(1, size * self._samples.width * self._reader.row_bytes))
+        together = RAW_BYTES if self._reader.is_straight else READ_BYTES
+        return self.options.batch_size * max(1, together // max(1, self._batch_bytes))
 
     def _reads(self, epoch: int, numbers: range) -> Iterator[_Read]:
         """Read what the batches of these numbers need, each row once for all pieces that are read together."""
         order = self.order(epoch)
-        for _, group in groupby(self._pieces(order.cuts, numbers), key=operator.attrgetter("read")):
-            together = list(group)
-            samples = np.concatenate([order.samples(piece.first, piece.last) for piece in together])
-            yield _Read(self._reader.read(self._samples.rows(samples)), together)
+        for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
+            pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
+            samples = [order.samples(int(first), int(last)) for first, last in pieces]
+            rows = self._samples.rows(samples[0] if len(samples) == 1 else np.concatenate(samples))
+            yield _Read(self._reader.read(rows), firsts.tolist(), lasts.tolist())
 
-    def _pieces(self, cuts: Ints, numbers: range) -> Iterator[_Piece]:
-        for number in numbers:
-            first, last = self._range(number)
-            for begin, end, read in pieces(cuts, first, last):
-                yield _Piece(number, begin, end, read)
-
-    def _range(self, number: int) -> tuple[int, int]:
-        """The positions of a batch."""
-        size = self.options.batch_size
-        return number * size, min((number + 1) * size, self._per_rank)
-
-    def _cut(self, reads: Iterator[_Read]) -> Iterator[TensorDict]:
+    def _cut(self, found: Iterator[_Read]) -> Iterator[TensorDict]:
         """Cut batches from what was read; one that lies across several reads is put together."""
+        size, count, width = self.options.batch_size, self._per_rank, self._samples.width
         pending: list[list[Values]] = []
-        with closing(reads):  # type: ignore[type-var]
-            for read in reads:
-                offset, width = 0, self._samples.width
-                for piece in read.pieces:
-                    end = offset + (piece.last - piece.first) * width
-                    pending.append([part.pick(offset, end) for part in read.parts])
+        with closing(found):  # type: ignore[type-var]
+            for parts, firsts, lasts in found:
+                offset = 0
+                for first, last in zip(firsts, lasts, strict=True):
+                    end = offset + (last - first) * width
+                    pending.append([part.pick(offset, end) for part in parts])
                     offset = end
-                    first, last = self._range(piece.batch)
-                    if piece.last == last:
-                        yield self._built(pending, last - first)
-                        pending = []
+                    if last % size and last < count:
+                        continue  # the rest of the batch is in the next read
+                    yield self._built(pending, (last - 1) % size + 1)
+                    pending = []
 
     def _built(self, pending: Sequence[list[Values]], count: int) -> TensorDict:
         picked = pending[0] if len(pending) == 1 else self._reader.join(pending)

@@ -54,7 +54,7 @@ class LoadingMethods:
         shuffle
             False: as they come. True: chunks are shuffled, then the rows of a buffer of whole chunks, so that each
             chunk is read once; rows of one chunk come near each other. "full": any permutation of all rows, each
-            as likely as any other; a chunk is read for each batch that needs it.
+            as likely as any other; a chunk is read for each buffer of rows that needs it.
         seed
             The order depends on the seed and the epoch. None: drawn from torch's generator; with several ranks it
             must be given.
@@ -79,8 +79,8 @@ class LoadingMethods:
         device
             Where batches are sent; to a GPU through pinned memory, without waiting.
         buffer_size
-            For ``shuffle=True`` how many samples are shuffled together; by default 10,000, less where they would take more
-            than 256 MB.
+            For ``shuffle=True`` how many samples are shuffled together, for ``"full"`` how many are read together; by default
+            10,000, less where they would take more than 256 MB.
         batch_dims, coords, unbatched, exclude
             As in :meth:`to_tensordict`.
 

@@ -6,10 +6,9 @@ it is best *cut*: the samples between two cuts are read together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -25,6 +24,16 @@ BLOCK_BYTES = 1 << 17
 """Smaller chunks are shuffled in blocks of about this size: what Linux reads ahead of one request."""
 READ_BYTES = 1 << 22
 """Small batches are read together, about this many bytes at once, so that the cost of a call does not count."""
+WHOLE_BYTES = 1 << 25
+"""Several chunks are read at once as long as they take no more than this."""
+RAW_BYTES = 1 << 20
+"""The same for raw layouts, whose batches are copied from what was read, which had better be in the cache of the processor."""
+_TWICE = 2
+"""How many samples of each block there have to be in a buffer, on average, that to read a whole buffer repays."""
+HAND_BYTES = 1 << 20
+"""Small batches are made ahead, and handed over, several at once: about this many bytes of them may wait."""
+HAND_MOST = 256
+"""No more batches than this wait for that reason."""
 
 
 class Order(Protocol):
@@ -128,6 +137,11 @@ class Blocks:
     buffer: int
     read_whole: bool = True
 
+    @property
+    def repay_buffer(self) -> bool:
+        """Whether to read a buffer of samples at once, which lie anywhere, reads blocks less often than batch by batch."""
+        return self.read_whole and self.buffer >= _TWICE * (len(self.marks) - 1)
+
     @cached_property
     def count(self) -> int:
         """How many samples there are."""
@@ -219,8 +233,33 @@ def ranges(starts: Ints, stops: Ints) -> Ints:
     return found
 
 
-def pieces(cuts: Ints, first: int, last: int) -> list[tuple[int, int, int]]:
-    """Cut the positions `first` to `last`: for each piece its ends, and the number of the read it belongs to."""
-    begin, end = np.searchsorted(cuts, [first, last - 1], "right")
-    edges = [first, *cuts[begin:end].tolist(), last]
-    return [(lo, hi, int(begin) + number) for number, (lo, hi) in enumerate(pairwise(edges))]
+def reads(cuts: Ints, size: int, numbers: range) -> Iterator[tuple[Ints, Ints]]:
+    """For each read that some batches need, the first positions of the pieces of batches in it, and their ends.
+
+    Parameters
+    ----------
+    cuts
+        Where the reads end; the last is the number of samples.
+    size
+        How many samples a batch has.
+    numbers
+        The batches.
+
+    Examples
+    --------
+    >>> [(first.tolist(), last.tolist()) for first, last in reads(np.array([4, 10]), 3, range(0, 4))]
+    [([0, 3], [3, 4]), ([4, 6, 9], [6, 9, 10])]
+    """
+    if not numbers:
+        return
+    number = int(np.searchsorted(cuts, numbers[0] * size, "right"))
+    begin = int(cuts[number - 1]) if number else 0
+    for end in cuts[number:].tolist():
+        lo = max(0, -((numbers.start - begin // size) // numbers.step))
+        here = numbers[lo : max(0, ((end - 1) // size - numbers.start) // numbers.step + 1)]
+        if here:
+            edges = np.arange(here.start, here.stop, here.step, dtype=np.int64) * size
+            yield np.maximum(edges, begin), np.minimum(edges + size, end)
+        if (numbers[-1] + 1) * size <= end:
+            return
+        begin = end

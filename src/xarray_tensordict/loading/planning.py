@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..stores.raw_files import THREADS
 from .chunks import block_of, changes, chunk_marks
-from .order import BLOCK_BYTES, BUFFER_BYTES, BUFFER_ROWS, READ_BYTES, Blocks, Ints, common_marks, every, merge_marks
+from .order import (
+    BLOCK_BYTES,
+    BUFFER_BYTES,
+    BUFFER_ROWS,
+    READ_BYTES,
+    WHOLE_BYTES,
+    Blocks,
+    Ints,
+    common_marks,
+    every,
+    merge_marks,
+)
 from .reading import RowReader
 from .samples import Samples
 
@@ -35,6 +47,10 @@ def plan_blocks(
         buffer = max(min(BUFFER_ROWS, BUFFER_BYTES // sample_bytes), batch_size)
     target = max(1, min(BLOCK_BYTES // sample_bytes, buffer // 16))
     marks = _marks(reader, samples, buffer)
+    if not shuffle and marks is not None:
+        # several chunks, which are decoded at the same time
+        largest = int(np.diff(marks).max(initial=0))
+        buffer = max(buffer, min(THREADS * largest, WHOLE_BYTES // sample_bytes))
     count = len(samples)
     if marks is None:
         marks = np.append(0, every(target, count)) if count else np.zeros(1, np.int64)

@@ -4,113 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import NonTensorData, TensorDict, UnbatchedTensor
+from tensordict import TensorDict
 
-from ..core.model import GroupBatch, Inference, Key
-from ..dataset.entries import Entry, Plan, Unbatched, plan_entries
-from ..lazy.lazy_nodes import Leaf
+from ..core.model import Inference, Key
+from ..dataset.entries import Unbatched, plan_entries
 from ..lazy.persistent import leave_out_times
 from ..stores.kept import Kept
-from ..tensors.convert import build, compute_together, python_value, warn_left_out
-from ..tensors.raw_rows import RawRows, RowsRead, raw_rows
-from ..tensors.values import rows_from_numpy, tensor_from_numpy
+from ..stores.raw_files import at_once, in_turn
+from ..tensors.convert import WORTH_THREADS, compute_together, warn_left_out
+from ..tensors.raw_rows import RowsRead
+from ..tensors.values import tensor_from_numpy
+from .assembly import Assembly
+from .members import Job, Member, Part, Values, as_slice
 from .order import Ints
-
-Job: TypeAlias = "xr.Variable | RowsRead"
-Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 
 _WASTE = 4
 """Rows of several leading dims are read as one block unless it holds more than this many times what is needed."""
-_OBJECT_BYTES = 64
-"""What a string or another object counts for where sizes are estimated: a Python str of a dozen letters."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One entry and how it is read.
-
-    Attributes
-    ----------
-    entry
-        As planned.
-    leaf
-        Its lazy variable and the form of its values.
-    held
-        Which of the leading batch dims it has; none for what is read once and for all.
-    kept
-        What the reader keeps from one read to the next.
-    """
-
-    entry: Entry
-    leaf: Leaf
-    held: tuple[int, ...]
-    kept: Kept
-
-    @classmethod
-    def of(cls, entry: Entry, lead: int, kept: Kept) -> Member:
-        leaf = Leaf.of(entry)
-        batched = entry.entry_class != "unbatched" and leaf.form != "value"
-        return cls(entry, leaf, tuple(axis for axis in range(lead) if batched and axis not in leaf.missing), kept)
-
-    @cached_property
-    def raw(self) -> RawRows | None:
-        """Its rows, where they are read straight from a file, in any order."""
-        if self.leaf.form != "tensor":
-            return None
-        found = raw_rows(self.leaf.variable, self.leaf.widened_from, self.kept)
-        return None if found is None or found.array.is_compressed else found
-
-    def along(self, rows: Ints) -> Job:
-        """What reads rows along its first axis."""
-        found = as_slice(rows)
-        return self.leaf.variable[(found,)] if self.raw is None else RowsRead(self.raw, found)
-
-    @property
-    def row_bytes(self) -> int:
-        """About how many bytes one row takes."""
-        if not self.held:
-            return 0
-        size = self.leaf.variable.dtype.itemsize if self.leaf.form == "tensor" else _OBJECT_BYTES
-        return math.prod(self.leaf.variable.shape[len(self.held) :]) * size
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was read of one entry.
-
-    Attributes
-    ----------
-    values
-        One item for each row that was read.
-    index
-        Which of them belongs to each row that was asked for; None: they are the same.
-    own
-        Whether nothing else refers to the memory.
-    """
-
-    member: Member
-    values: Values
-    index: Ints | None
-    own: bool
-
-    def pick(self, first: int, last: int) -> Values:
-        """The values of some of the rows that were asked for, in memory of their own."""
-        if not self.member.held:
-            return self.values
-        if self.index is not None:
-            return _taken(self.values, self.index[first:last])
-        if self.own and last - first == len(self.values):
-            return self.values
-        part = self.values[first:last]
-        return part.clone() if isinstance(part, torch.Tensor) else part
 
 
 class RowReader:
@@ -148,10 +63,8 @@ class RowReader:
         kept = Kept()
         self.members = [Member.of(entry, len(sizes), kept) for entry in plan.entries]
         self.row_bytes = sum(member.row_bytes for member in self.members)
-        self._straight = len(sizes) == 1 and all(member.raw is not None for member in self.members if member.held)
-        self._expand = unbatched == "expand"
-        self._names = tuple(names)
-        self._groups = _groups(plan)
+        self.is_straight = len(sizes) == 1 and all(member.held and member.raw is not None for member in self.members)
+        self._assembly = Assembly(self.members, plan, len(sizes), names, expand=unbatched == "expand")
         self._whole: dict[Key, Values] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,14 +72,27 @@ class RowReader:
 
     def read(self, asked: Ints) -> list[Part]:
         """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
-        # what lies in files as it is in memory is copied into its place: to put it in order afterwards would be a second copy
-        rows, places = (asked, None) if self._straight else _distinct(asked)
+        if self.is_straight:
+            return self._read_straight(asked)
+        rows, places = _distinct(asked)
         wanted = [self._request(member, asked, rows, places) for member in self.members]
         read = iter(self._read([job for jobs, _ in wanted for job in jobs], wanted))
         return [
             self._part(member, [next(read) for _ in jobs], index)
             for member, (jobs, index) in zip(self.members, wanted, strict=True)
         ]
+
+    def _read_straight(self, asked: Ints) -> list[Part]:
+        """What lies in files as it is in memory goes into its place: to put it in order afterwards would be a second copy."""
+        rows = as_slice(asked)
+        jobs = [RowsRead(member.raw, rows) for member in self.members if member.raw is not None]
+        together = len(jobs) > 1 and len(asked) * self.row_bytes >= WORTH_THREADS
+        try:
+            tensors = (at_once if together else in_turn)(RowsRead.__call__, jobs)
+        except Exception as error:
+            _blame(error, jobs, [member.entry.name for member in self.members])
+            raise
+        return [Part(member, tensor, None, own=True) for member, tensor in zip(self.members, tensors, strict=True)]
 
     def _part(self, member: Member, read: list[Any], index: Ints | None) -> Part:
         if member.held:
@@ -181,7 +107,7 @@ class RowReader:
         if not member.held:
             return ([] if member.entry.key in self._whole else [member.leaf.variable]), None
         if member.raw is not None and len(self.sizes) == 1:
-            return [member.along(asked)], None
+            return [member.along(asked)], None  # to put its rows in order afterwards would be a second copy
         held = [self.sizes[axis] for axis in member.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
@@ -225,52 +151,8 @@ class RowReader:
         ]
 
     def assemble(self, picked: Sequence[Values], shape: tuple[int, ...]) -> TensorDict:
-        """Build the TensorDict of samples.
-
-        Parameters
-        ----------
-        picked
-            For each member the values of all rows of the samples.
-        shape
-            The leading shape of the samples.
-        """
-        batches = {key: self._batch(batch, shape) for key, batch in self._groups.items()}
-        leaves = {
-            member.entry.key: self._leaf(member, values, shape, batches[member.entry.key[:-1]].sizes)
-            for member, values in zip(self.members, picked, strict=True)
-        }
-        return build(batches, leaves)
-
-    def _batch(self, batch: GroupBatch, shape: tuple[int, ...]) -> GroupBatch:
-        lead = len(self.sizes)
-        return replace(batch, dims=(*self._names, *batch.dims[lead:]), sizes=(*shape, *batch.sizes[lead:]))
-
-    def _leaf(self, member: Member, values: Values, shape: tuple[int, ...], batch: tuple[int, ...]) -> Any:
-        leaf = member.leaf
-        if leaf.form == "value":
-            return NonTensorData(python_value(np.asarray(values)), batch_size=batch)
-        if isinstance(values, torch.Tensor) and member.entry.entry_class == "unbatched":
-            own = values.clone()
-            return own.expand(*batch, *own.shape) if self._expand else UnbatchedTensor(own)
-        lead = len(self.sizes)
-        later = tuple(axis - lead + len(shape) for axis in leaf.missing if axis >= lead)
-        front = tuple(range(0 if member.held else len(shape)))
-        if isinstance(values, np.ndarray):
-            rows = values.reshape((*shape, *values.shape[1:])) if member.held else values
-            rows = np.expand_dims(rows, (*front, *later))
-            return rows_from_numpy(
-                np.broadcast_to(rows, (*batch, *rows.shape[len(batch) :])), ndim=len(batch), batch_size=batch
-            )
-        tensor = values.view(*shape, *values.shape[1:]) if member.held else values.clone()
-        for axis in (*front, *later):
-            tensor = tensor.unsqueeze(axis)
-        return tensor.expand(*batch, *tensor.shape[len(batch) :]) if front or later else tensor
-
-
-def _groups(plan: Plan) -> dict[Key, GroupBatch]:
-    """The batches of the groups that have entries, and of those above them."""
-    used = {entry.key[:length] for entry in plan.entries for length in range(len(entry.key))} | {()}
-    return {key: batch for key, batch in plan.batches.items() if key in used}
+        """Build the TensorDict of samples from the values of all their rows; `shape` is their leading shape."""
+        return self._assembly.assemble(picked, shape)
 
 
 def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
@@ -278,26 +160,6 @@ def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
     if np.all(rows[1:] > rows[:-1]):
         return rows, None
     return np.unique(rows, return_inverse=True)
-
-
-def _taken(values: Values, positions: Ints) -> Values:
-    """Items of an array, copied in one thread: torch's threads wait for each other where cores are busy."""
-    if isinstance(values, np.ndarray):
-        return values[positions]
-    try:
-        array = values.numpy()
-    except TypeError:  # a dtype that numpy lacks
-        return values.index_select(0, torch.from_numpy(positions))
-    return torch.from_numpy(np.take(array, positions, axis=0))
-
-
-def as_slice(rows: Ints) -> slice | Ints:
-    """Rows as a slice where they follow each other: a store reads that better."""
-    if not len(rows):
-        return slice(0, 0)
-    first, last = int(rows[0]), int(rows[-1])
-    together = last - first + 1 == len(rows) and bool((rows[1:] > rows[:-1]).all())
-    return slice(first, last + 1) if together else rows
 
 
 def _flat(member: Member, read: list[Any]) -> Any:

@@ -95,6 +95,10 @@ class FileBytes(PlainFiles):
     def where(self, number: int) -> str:
         return self.path
 
+    def mapped(self, number: int, kept: Kept) -> Buffer | None:
+        found = kept.found(self.path, self.offset, self.size)
+        return super().mapped(number, kept) if found is None else found
+
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with open_file(self.path) as fileno:

@@ -113,6 +113,11 @@ class PlainFiles(ABC):
     def where(self, number: int) -> str:
         """How messages call a file."""
 
+    def mapped(self, number: int, kept: Kept) -> Buffer | None:
+        """The bytes in a file as a map that is kept, after a look at its size; None where no more maps are kept."""
+        with self.opened(number) as (fileno, offset):
+            return kept.map_of(self.where(number), fileno, offset, self.part)
+
     def view(self, start: int, stop: int) -> Buffer | None:
         if start >= stop:
             return np.empty(0, np.uint8)
@@ -132,6 +137,9 @@ class PlainFiles(ABC):
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
         length = out.shape[1]
         if not out.size:
+            return True
+        if len(starts) == 1 and kept is not None and length <= _PIECE:
+            self._range(int(starts[0]), out[0], kept)
             return True
         if length >= _LONG_ROW or len(starts) == 1:
             self._large_rows(starts, out)
@@ -194,22 +202,35 @@ class PlainFiles(ABC):
             self._pick(number, starts[places] - number * self.part, picked, kept)
             out[places] = picked
 
+    def _range(self, start: int, out: Buffer, kept: Kept) -> None:
+        """Copy what lies together, from the map of its file."""
+        number, inside = divmod(start, self.part)
+        held = None if inside + len(out) > self.part else self.mapped(number, kept)
+        if held is None:
+            self._copy([(start, out)])
+        else:
+            out[:] = held[inside : inside + len(out)]
+
     def _pick(self, number: int, starts: Places, out: Buffer, kept: Kept | None) -> None:
         """Copy rows that are all in one file: one by one, or where a map takes less from that."""
         length = out.shape[1]
+        held = None if kept is None else self.mapped(number, kept)
+        if held is not None:
+            _take(held, starts // length, out)
+            return
         with self.opened(number) as (fileno, offset):
-            if kept is None and length >= _PAGE and CAN_READ_AT:
+            if length >= _PAGE and CAN_READ_AT:
                 for start, row in zip((starts + offset).tolist(), out, strict=True):
                     if os.preadv(fileno, (row,), start) != length:
                         raise OSError(_BECAME_SHORTER.format(self.where(number)))
                 return
-            if kept is None:
-                first, stop = int(starts.min()), int(starts.max()) + length
-                held = map_file(fileno, offset + first, stop - first, mmap.ACCESS_READ)
-            else:
-                first, held = 0, kept.map_of(fileno, offset, self.part)
-            # the numbers are in bounds; numpy writes into `out` itself only where it need not check them
-            np.take(held.reshape(-1, length), (starts - first) // length, axis=0, out=out, mode="clip")
+            first, stop = int(starts.min()), int(starts.max()) + length
+            _take(map_file(fileno, offset + first, stop - first, mmap.ACCESS_READ), (starts - first) // length, out)
+
+
+def _take(held: Buffer, numbers: Places, out: Buffer) -> None:
+    # the numbers are in bounds; numpy writes into `out` itself only where it need not check them
+    np.take(held.reshape(-1, out.shape[1]), numbers, axis=0, out=out, mode="clip")
 
 
 def _read_at(fileno: int, out: memoryview, start: int) -> int:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import zarr
 from xarray.backends.common import BackendArray
@@ -19,8 +20,11 @@ from zarr.codecs import BytesCodec
 from zarr.storage import LocalStore
 
 from .raw_arrays import RawArray
-from .raw_files import NotRawError, PlainFiles, open_file
+from .raw_files import Buffer, NotRawError, PlainFiles, open_file
 from .zarr_chunks import EncodedChunks, decoder_of
+
+if TYPE_CHECKING:
+    from .kept import Kept
 
 _KINDS = "biufcmM"
 _NATIVE = (None, sys.byteorder)
@@ -44,9 +48,21 @@ class ChunkFiles(PlainFiles):
     def part(self) -> int:
         return self.chunk
 
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        """The paths that were asked for: to make one takes longer than to open the file."""
+        return {}
+
     def where(self, number: int) -> str:
-        key = self.metadata.encode_chunk_key((number, *(0,) * (self.axes - 1)) if self.axes else ())
-        return os.path.join(self.folder, *key.split("/"))
+        found = self._paths.get(number)
+        if found is None:
+            key = self.metadata.encode_chunk_key((number, *(0,) * (self.axes - 1)) if self.axes else ())
+            found = self._paths[number] = os.path.join(self.folder, *key.split("/"))
+        return found
+
+    def mapped(self, number: int, kept: Kept) -> Buffer | None:
+        found = kept.found(self.where(number), 0, self.chunk)
+        return super().mapped(number, kept) if found is None else found
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:

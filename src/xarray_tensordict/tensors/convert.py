@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import NonTensorData, TensorDict, UnbatchedTensor
+from tensordict import NonTensorData, UnbatchedTensor
 
 from ..core.inference import BatchDims
-from ..core.model import GroupBatch, Inference, Key
-from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
+from ..core.model import Inference, Key
+from ..dataset.entries import Entry, Plan, Unbatched, plan_entries
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
 from ..dataset.xarray_private import is_index_data, past_cache, read
@@ -22,6 +22,7 @@ from ..stores.raw_files import THREADS, at_once
 from .block_reads import BlocksRead, blocks_read
 from .classes import as_class
 from .filling import Filling, fill, takes_bytes, targets
+from .frames import Frame
 from .raw_rows import RowsRead, mapped_tensor, raw_rows
 from .values import rows_from_numpy, tensor_from_numpy
 
@@ -31,7 +32,7 @@ Leaf = Any
 Job: TypeAlias = xr.Variable | RowsRead | BlocksRead | Filling
 """A variable to be read, or what reads one straight into a tensor."""
 
-_WORTH_THREADS = 2**20
+WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
 
 
@@ -55,7 +56,7 @@ def to_tensordict(
     into = {} if out is None else targets(plan, out)
     leaves = _leaves(plan, copy=copy, unbatched=unbatched, into=into)
     warn_left_out(plan.left_out)
-    td = build(plan.batches, leaves)
+    td = Frame(plan.batches, leaves).filled(leaves)
     if out is not None:
         return fill(out, td)
     if device is not None:
@@ -149,7 +150,7 @@ def _read_here(jobs: Mapping[int, Job], names: Sequence[str] | None) -> dict[int
         values = at_once(
             lambda task: _named(task[1], names[task[0]] if names else None),
             tasks[threads],
-            threads if size >= _WORTH_THREADS else 1,
+            threads if size >= WORTH_THREADS else 1,
         )
         found.update({index: value for (index, _), value in zip(tasks[threads], values, strict=True)})
     return found | {index: _named(job.finish, names[index] if names else None) for index, job in blocks.items()}
@@ -223,26 +224,6 @@ def _broadcast_numpy(entry: Entry, array: np.ndarray[Any, Any]) -> np.ndarray[An
     if entry.entry_class != "partial":
         return array
     return np.broadcast_to(np.expand_dims(array, entry.missing_axes), entry.shape)
-
-
-def build(batches: Mapping[Key, GroupBatch], leaves: Mapping[Key, Leaf]) -> TensorDict:
-    """Build the nested tensordict that holds `leaves`, each group with its batch size and names."""
-    groups: dict[Key, dict[str, Any]] = {(): {}}
-    for key, leaf in leaves.items():
-        for length in range(1, len(key)):
-            groups.setdefault(key[:length], {})
-        groups[key[:-1]][key[-1]] = leaf
-    for key in sorted(groups, key=len, reverse=True):
-        batch = batches[key]
-        names: Any = td_names(batch)  # tensordict takes None for a dim without a name, which its types do not say
-        td = TensorDict(
-            groups[key],
-            batch_size=batch.sizes,
-            names=names if any(name is not None for name in names) else None,
-        )
-        if key:
-            groups[key[:-1]][key[-1]] = td
-    return td
 
 
 def warn_left_out(left_out: Mapping[str, str]) -> None:

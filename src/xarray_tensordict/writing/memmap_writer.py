@@ -28,7 +28,8 @@ from ..dataset.trees import flat_view
 from ..dataset.xarray_private import in_memory, past_cache
 from ..stores.memmap_arrays import CODE_DTYPES
 from ..stores.memmap_levels import CLASS_NAME, LOST_NAMES, META, file_stem, stack_shape
-from ..tensors.convert import Leaf, build, compute_together, make_leaf
+from ..tensors.convert import Leaf, compute_together, make_leaf
+from ..tensors.frames import Frame
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice, progress_bar
 from .replacing import free_name, remove, replaced, swap
@@ -168,7 +169,7 @@ def _template(plan: Plan, unbatched: Any) -> TensorDict:
             if entry.form == "rows" and not no_rows:
                 _check_rows(entry, leaf)
             leaves[entry.key] = NonTensorData([], batch_size=entry.batch.sizes) if no_rows else leaf
-    return build(plan.batches, leaves)
+    return Frame(plan.batches, leaves).filled(leaves)
 
 
 def _dtype(entry: Entry) -> torch.dtype:
