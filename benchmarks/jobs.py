@@ -47,12 +47,15 @@ class Job:
         How often each is called.
     other
         What the column "other" is here.
+    shares
+        The part of the work that a side does, where all of it would take too long; its time is taken for all.
     """
 
     name: str
     sides: Mapping[str, Callable[[], Any]]
     repeats: int = 7
     other: str = ""
+    shares: Mapping[str, float] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
 
     def run(self, repeats: int | None = None) -> None:
@@ -68,7 +71,7 @@ class Job:
                 del result
                 if turn:  # the first call warms the caches of the machine and of the libraries
                     found[side].append(taken)
-        self.times = {side: statistics.median(times) for side, times in found.items()}
+        self.times = {side: statistics.median(times) / self.shares.get(side, 1) for side, times in found.items()}
 
 
 Area = Callable[[Path, Sizes], Iterator[Job]]

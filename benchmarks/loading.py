@@ -1,15 +1,7 @@
-"""Training loops: this package, a hand-written loader over a memory map, and xbatcher with a DataLoader.
-
-``python -m benchmarks.loading [ROWS] [REPEATS]`` prints one table. All sides of a job run in turn in one process, as often as
-is asked for; the table has medians, and ratios of the medians.
-"""
+"""Training loops: this package, a hand-written loader over a memory map, and xbatcher with a DataLoader."""
 
 from __future__ import annotations
 
-import statistics
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -18,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
@@ -27,6 +20,8 @@ from .jobs import Job, Sizes
 BATCH = 256
 WINDOW = 8
 FEATURES = (3, 32, 32)
+FEW = 16
+"""So many rows xbatcher gives where it makes batches row by row: of a store of one chunk each reads all."""
 
 Side = Callable[[], Iterator[Any]]
 
@@ -112,94 +107,99 @@ def xbatcher_in_loader(ds: xr.Dataset, *, rows: int, batch_size: int | None, ove
     return lambda: iter(DataLoader(data, batch_size=batch_size, shuffle=shuffle))
 
 
-def rows_per_second(sides: dict[str, Side], rows: int, repeats: int, most: float = 1.0) -> dict[str, float]:
-    """The median of each side, which run in turn; a side that is slower than `most` seconds is stopped there."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for repeat in range(repeats + 1):
-        for name, side in sides.items():
-            start, done = time.perf_counter(), 0
-            for batch in side():
-                tensor = batch if isinstance(batch, torch.Tensor) else batch["x"]
-                done += tensor.numel() // (FEATURES[0] * FEATURES[1] * FEATURES[2])
-                if time.perf_counter() - start > most:
-                    break
-            if repeat:  # the first one warms the page cache
-                found[name].append(done / (time.perf_counter() - start))
-    return {name: statistics.median(times) for name, times in found.items()}
-
-
-def sides_of(ds: xr.Dataset, folder: Path, rows: int) -> dict[str, dict[str, Side]]:
+def sides_of(ds: xr.Dataset, plain: xr.Dataset, folder: Path, rows: int) -> dict[str, dict[str, Side]]:
     """The sides of each job on one store."""
     return {
         "batches": {
             "ours": ours(ds),
-            "xbatcher": xbatcher_in_loader(ds, rows=BATCH, batch_size=None),
+            "xbatcher": xbatcher_in_loader(plain, rows=BATCH, batch_size=None),
             "by hand": by_hand(folder, rows, shuffle=False),
         },
         "shuffled": {
             "ours": ours(ds, shuffle=True),
-            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "xbatcher": xbatcher_in_loader(plain, rows=1, batch_size=FEW),
             "by hand": by_hand(folder, rows, shuffle=True),
         },
         "fully shuffled": {
             "ours": ours(ds, shuffle="full"),
-            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "xbatcher": xbatcher_in_loader(plain, rows=1, batch_size=FEW),
             "by hand": by_hand(folder, rows, shuffle=True),
         },
         "DataLoader, shuffled": {
             "ours": ours_in_loader(ds),
-            "xbatcher": xbatcher_in_loader(ds, rows=1, batch_size=BATCH),
+            "xbatcher": xbatcher_in_loader(plain, rows=1, batch_size=FEW),
             "by hand": by_hand(folder, rows, shuffle=True),
         },
         "windows of 8, shuffled": {
             "ours": our_windows(ds),
-            "xbatcher": xbatcher_in_loader(ds, rows=WINDOW, batch_size=BATCH // WINDOW, overlap=WINDOW - 1),
+            "xbatcher": xbatcher_in_loader(plain, rows=WINDOW, batch_size=FEW // WINDOW, overlap=WINDOW - 1),
             "by hand": windows_by_hand(folder, rows),
         },
     }
 
 
 def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
-    """The jobs of loading: the first batches of an epoch, the same number for all sides."""
-    rows = max(sizes.rows // 4, 2 * BATCH)
-
-    def first(side: Side) -> Callable[[], None]:
-        def run() -> None:
-            for _ in islice(side(), 4):
-                pass
-
-        return run
-
+    """The jobs of loading: one epoch each. xbatcher makes one small batch where it makes them row by row."""
+    rows = max(sizes.rows // 2, 2 * BATCH)
+    yield from _small_rows(folder, rows * 16)
     for layout, path in write_stores(folder, rows).items():
-        with xr.open_dataset(path, engine="tensordict") as ds:
-            for job, sides in sides_of(ds, folder, rows).items():
-                columns = {"this package": sides["ours"], "other": sides["xbatcher"], "limit": sides["by hand"]}
-                calls = {column: first(side) for column, side in columns.items()}
-                yield Job(f"{layout}: {job}", calls, repeats=3, other="xbatcher")
+        with xr.open_dataset(path, engine="tensordict") as ds, _plain(path, ds) as plain:
+            for job, sides in sides_of(ds, plain, folder, rows).items():
+                few = None if job == "batches" else 1
+                calls = {
+                    "this package": _run(sides["ours"]),
+                    "other": _run(sides["xbatcher"], few),
+                    "limit": _run(sides["by hand"]),
+                }
+                share = 1.0 if few is None else FEW / rows
+                yield Job(f"{layout}: {job}", calls, repeats=3, other="xbatcher", shares={"other": share})
 
 
-def measure(rows: int = 16_384, repeats: int = 5) -> Iterator[tuple[str, str, float, float, float]]:
-    """Every job: its store, our rows per second, and how many times those of xbatcher and of the hand-written loader."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for layout, path in write_stores(folder, rows).items():
-            with xr.open_dataset(path, engine="tensordict") as ds:
-                for job, sides in sides_of(ds, folder, rows).items():
-                    found = rows_per_second(sides, rows, repeats)
-                    yield (
-                        job,
-                        layout,
-                        found["ours"],
-                        found["ours"] / found["xbatcher"],
-                        found["ours"] / found["by hand"],
-                    )
+def _run(side: Side, most: int | None = None) -> Callable[[], None]:
+    def run() -> None:
+        for _ in islice(side(), most):
+            pass
+
+    return run
 
 
-def main(rows: int = 16_384, repeats: int = 5) -> None:
-    print(f"{'job':24}{'store':28}{'rows/s':>12}{'x xbatcher':>12}{'x by hand':>12}")
-    for job, layout, speed, xbatcher, hand in measure(rows, repeats):
-        print(f"{job:24}{layout:28}{speed:12,.0f}{xbatcher:12.1f}{hand:12.2f}", flush=True)
+def _plain(path: Path, ds: xr.Dataset) -> xr.Dataset:
+    """The store as xarray itself opens it, for xbatcher; ours where xarray cannot."""
+    if path.suffix == ".zarr":
+        return xr.open_zarr(path, chunks=None, consolidated=False)
+    return xr.open_dataset(path, engine="h5netcdf") if path.suffix == ".h5" else ds
 
 
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+def _small_rows(folder: Path, rows: int) -> Iterator[Job]:
+    """Five entries, of 165 bytes a row: what a batch costs besides its bytes."""
+    features = {"obs": (17,), "action": (6,), "reward": (1,), "done": (1,), "next": (17,)}
+    generator = np.random.default_rng(0)
+    data = {name: generator.random((rows, *shape), dtype="f4") for name, shape in features.items()}
+    data["done"] = data["done"] > 0.99
+    path = folder / "small.zarr"
+    TensorDict({name: torch.from_numpy(values) for name, values in data.items()}, [rows]).to_zarr(str(path))
+    for name, values in data.items():
+        values.tofile(folder / f"{name}.bin")
+
+    def by_hand(batch: int, shuffle: bool) -> Iterator[TensorDict]:
+        maps = {
+            name: np.memmap(folder / f"{name}.bin", values.dtype, mode="r", shape=values.shape)
+            for name, values in data.items()
+        }
+        order = np.random.default_rng(0).permutation(rows) if shuffle else None
+        for first in range(0, rows, batch):
+            picked = slice(first, first + batch) if order is None else order[first : first + batch]
+            found = {name: torch.from_numpy(np.array(mapped[picked])) for name, mapped in maps.items()}
+            yield TensorDict(found, [min(batch, rows - first)])
+
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        for batch in (32, BATCH):
+            for shuffle in (False, "full"):
+                yield Job(
+                    f"five small entries, {batch} rows: {'fully shuffled' if shuffle else 'batches'}",
+                    {
+                        "this package": _run(lambda b=batch, s=shuffle: iter(ds.td.batches(b, shuffle=s, seed=0))),
+                        "limit": _run(lambda b=batch, s=shuffle: by_hand(b, bool(s))),
+                    },
+                    repeats=3,
+                )
