@@ -167,7 +167,10 @@ def _plain(path: Path, ds: xr.Dataset) -> xr.Dataset:
     """The store as xarray itself opens it, for xbatcher; ours where xarray cannot."""
     if path.suffix == ".zarr":
         return xr.open_zarr(path, chunks=None, consolidated=False)
-    return xr.open_dataset(path, engine="h5netcdf") if path.suffix == ".h5" else ds
+    if path.suffix != ".h5":
+        return ds
+    plain = xr.open_dataset(path, engine="h5netcdf", phony_dims="sort")
+    return plain.rename(dict(zip(plain["x"].dims, ds["x"].dims, strict=True)))
 
 
 def _small_rows(folder: Path, rows: int) -> Iterator[Job]:
