@@ -15,7 +15,7 @@ import zarr
 from tensordict import PersistentTensorDict, TensorDict
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict.stores import hdf5_raw
+from xarray_tensordict.stores import hdf5_raw, kept
 from xarray_tensordict.stores.hdf5_files import open_source
 
 ARRAY = np.arange(24, dtype="f4").reshape(6, 4)
@@ -246,8 +246,28 @@ def test_batches_keep_a_map_and_see_a_file_that_has_taken_its_place(chunks, tmp_
         np.testing.assert_array_equal(next(iter(batches))["x"].numpy(), ARRAY[order] + 1)
 
 
+@pytest.mark.parametrize("most", [0, 2, 256])
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_of_many_files_some_are_kept_and_the_others_opened_for_each_read(most, shuffle, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "_MOST", most)
+    array = np.arange(60 * 1100, dtype="f4").reshape(60, 1100)
+    group = zarr.create_group(str(tmp_path / "s.zarr"))
+    group.create_array("x", shape=array.shape, chunks=(7, 1100), dtype="f4", compressors=None)[...] = array
+    with xr.open_dataset(tmp_path / "s.zarr", engine="tensordict") as ds:
+        batches = ds.td.batches(8, shuffle=shuffle, seed=0, prefetch=0)
+        monkeypatch.setattr("xarray_tensordict.loading.batches.RAW_BYTES", 1)
+        for _ in range(2):
+            found = torch.cat([batch["x"] for batch in batches])
+            order = found[:, 0].long() // 1100
+            np.testing.assert_array_equal(found.numpy(), array[order])
+            assert sorted(order.tolist()) == list(range(60))
+        (member,) = batches._reader.members
+        assert len(member.kept._maps) == min(most, 9)
+
+
+@pytest.mark.parametrize("shuffle", [False, "full"])
 @pytest.mark.parametrize("layout", ["zarr", "hdf5", "memmap"])
-def test_a_file_cut_short_between_two_batches_is_an_error_and_not_a_crash(layout, tmp_path):
+def test_a_file_cut_short_between_two_batches_is_an_error_and_not_a_crash(layout, shuffle, tmp_path):
     path = tmp_path / "s"
     array = np.ones((1000, 3000), "f4")  # so large that each batch is a read of its own
     if layout == "zarr":
@@ -262,7 +282,7 @@ def test_a_file_cut_short_between_two_batches_is_an_error_and_not_a_crash(layout
 import os, pathlib, xarray as xr
 path = pathlib.Path({str(path)!r})
 file = path if path.is_file() else max((f for f in path.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
-batches = iter(xr.open_dataset(path, engine="tensordict").td.batches(500, shuffle="full", seed=0, prefetch=0))
+batches = iter(xr.open_dataset(path, engine="tensordict").td.batches(500, shuffle={shuffle!r}, seed=0, prefetch=0))
 next(batches)
 os.truncate(file, 5000)
 try:
