@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .jobs import TINY, Area, Job, Sizes, machine, quiet, table
 
-AREAS = ("reading", "loading", "opening")
+AREAS = ("reading", "loading", "opening", "texts")
 """The modules of this folder that have jobs."""
 
 _START, _END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"

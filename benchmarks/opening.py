@@ -1,4 +1,4 @@
-"""Opening: stores of many leaves, trees of many groups, columns of text."""
+"""Opening: stores of many leaves, trees of many groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     yield from _hdf5_leaves(folder, sizes)
     yield from _groups(folder, sizes)
     yield from _hdf5_groups(folder, sizes)
-    yield from _texts(folder, sizes)
 
 
 def _zarr_leaves(folder: Path, sizes: Sizes, zarr_format: Literal[2, 3]) -> Iterator[Job]:
@@ -125,22 +124,4 @@ def _hdf5_groups(folder: Path, sizes: Sizes) -> Iterator[Job]:
             f"{count} groups of 3 arrays, HDF5: open as a tree",
             {"this package": lambda path=path: xr.open_datatree(path, engine="tensordict")},
             repeats=2,
-        )
-
-
-def _texts(folder: Path, sizes: Sizes) -> Iterator[Job]:
-    for count in sizes.texts:
-        path = folder / f"texts{count}.zarr"
-        texts = np.array([f"caption {number}" for number in range(count)])
-        xr.Dataset({"x": ("row", np.arange(count)), "caption": ("row", texts)}).to_zarr(path, consolidated=False)
-        opened = xr.open_dataset(path, engine="tensordict").td.set_batch_dims("row")
-        yield Job(
-            f"{count} strings: to_tensordict",
-            {"this package": opened.td.to_tensordict, "xarray": lambda opened=opened: opened.copy().compute()},
-            repeats=1,
-        )
-        yield Job(
-            f"{count} strings, left out with `exclude=`",
-            {"this package": lambda opened=opened: opened.td.to_tensordict(exclude=["caption"])},
-            repeats=3,
         )

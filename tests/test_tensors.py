@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import time
 import warnings
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, TensorDict, UnbatchedTensor
 
+import xarray_tensordict  # noqa: F401 - ds.td
 from xarray_tensordict.tensors.values import (
     numpy_from_tensor,
     plain_tensor,
@@ -414,3 +417,23 @@ def test_rows_take_linear_time() -> None:
     seconds(1000)
     few = max(seconds(2000), 0.005)
     assert seconds(100_000) < 500 * few  # 50 times the rows; quadratic would be 2500 times the time
+
+
+def test_rows_of_a_named_batch_are_named_and_not_copied_by_their_tensordict():
+    rows = rows_from_numpy(np.array([["a", "b"], ["c", "d"]]), ndim=2, batch_size=[2, 2], names=["time", "env"])
+    assert rows.names == ["time", "env"]
+    assert TensorDict({"text": rows}, [2, 2], names=["time", "env"]).get("text") is rows
+    ds = xr.Dataset({"x": ("time", [1, 2]), "text": ("time", ["a", "b"])}).td.set_batch_dims("time")
+    assert ds.td.to_tensordict().get("text").names == ["time"]
+    assert ds.td.to_persistent().to_tensordict().get("text").names == ["time"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_as_it_was_after_rows_were_made(enabled):
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        rows_from_numpy(np.array(["a", "b"]), ndim=1, batch_size=[2])
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -185,7 +185,11 @@ class Leaf:
         return blocks_read(self.variable, self.name, self.widened_from)
 
     def finish(
-        self, array: np.ndarray[Any, Any] | torch.Tensor, selection: Selection | None, batch: Sequence[int]
+        self,
+        array: np.ndarray[Any, Any] | torch.Tensor,
+        selection: Selection | None,
+        batch: Sequence[int],
+        names: Sequence[str | None] | None = None,
     ) -> Any:
         """Turn what was read into the leaf of a tensordict.
 
@@ -198,13 +202,15 @@ class Leaf:
             What was asked for; None for everything.
         batch
             The batch size of the result where the entry is one value for the whole batch.
+        names
+            The names of the batch dims of the tensordict that rows are for.
         """
         if isinstance(array, torch.Tensor):
             return array
         if self.form == "value":
             return NonTensorData(python_value(array), batch_size=batch)
         if self.form == "rows":
-            return self._rows(array, selection)
+            return self._rows(array, selection, names)
         tensor = tensor_from_numpy(
             array, name=self.name, copy=None if self.fresh else True, torch_dtype=self.widened_from
         )
@@ -223,7 +229,9 @@ class Leaf:
         block = self.sizes if selection is None else (*selection.block, *self.sizes[len(selection.block) :])
         return [block[axis] for axis in self.missing]
 
-    def _rows(self, array: np.ndarray[Any, Any], selection: Selection | None) -> Any:
+    def _rows(
+        self, array: np.ndarray[Any, Any], selection: Selection | None, names: Sequence[str | None] | None
+    ) -> Any:
         if selection is not None and self._points_are_read(selection):
             lead = selection.picked
             sizes = (*lead, *self.sizes[len(selection.sizes) :])
@@ -243,7 +251,8 @@ class Leaf:
             flat = values.reshape((math.prod(consumed), *rest))
             values = flat[selection.positions.reshape(-1)].reshape((*selection.picked, *rest))
             block = (*selection.picked, *block[len(consumed) :])
-        return rows_from_numpy(values, ndim=len(block), batch_size=block)
+        names = names if names is not None and len(names) == len(block) else None
+        return rows_from_numpy(values, ndim=len(block), batch_size=block, names=names)
 
     def sliced(self, selection: Selection) -> Leaf:
         """The same entry of a part of the batch; nothing is read."""

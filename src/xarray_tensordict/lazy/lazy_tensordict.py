@@ -200,7 +200,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
             if isinstance(member, Leaf):
-                entries[name] = member.finish(next(arrays), selection, batch)
+                entries[name] = member.finish(next(arrays), selection, batch, names)
             else:
                 entries[name] = self._nested(name)._built(arrays, selection)
         return TensorDict(entries, batch_size=batch, names=names, device=self._device)

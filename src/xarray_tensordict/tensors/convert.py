@@ -189,7 +189,8 @@ def make_leaf(
     if entry.form == "value":
         return NonTensorData(python_value(array), batch_size=sizes)
     if entry.form == "rows":
-        return rows_from_numpy(_broadcast_numpy(entry, array), ndim=len(sizes), batch_size=sizes)
+        values = _broadcast_numpy(entry, array)
+        return rows_from_numpy(values, ndim=len(sizes), batch_size=sizes, names=td_names(entry.batch))
     torch_dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype is not None else None
     tensor = tensor_from_numpy(array, name=entry.name, copy=copy, torch_dtype=torch_dtype)
     return place_tensor(entry, tensor, unbatched)

@@ -6,8 +6,10 @@ that the other side cannot hold exactly raises, it is never rounded or wrapped.
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -256,7 +258,9 @@ def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
 # --- rows: non-tensor data --------------------------------------------------------------------------------------------
 
 
-def rows_from_numpy(array: Any, *, ndim: int, batch_size: Sequence[int]) -> NonTensorStack | NonTensorData:
+def rows_from_numpy(
+    array: Any, *, ndim: int, batch_size: Sequence[int], names: Sequence[str | None] | None = None
+) -> NonTensorStack | NonTensorData:
     """Turn an array of strings or objects into non-tensor data, one Python object per row.
 
     Parameters
@@ -267,6 +271,9 @@ def rows_from_numpy(array: Any, *, ndim: int, batch_size: Sequence[int]) -> NonT
         How many leading axes are the batch. With 0 the whole array is one value.
     batch_size
         The batch size of the result. With ``ndim > 0`` it is the shape of the leading axes.
+    names
+        The names of the batch dims. A tensordict with names copies all rows of a stack that has others (measured,
+        100,000 strings: 1.4 to 2.1 s; 0.2 s where they are the same).
 
     Returns
     -------
@@ -295,7 +302,8 @@ def rows_from_numpy(array: Any, *, ndim: int, batch_size: Sequence[int]) -> NonT
     if 0 in size:
         return _empty_stack(tuple(size))
     rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
-    return _stack_rows(rows, tuple(size))
+    with _no_collection():
+        return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
 
 
 def _python_rows(array: np.ndarray[Any, Any]) -> list[Any]:
@@ -327,11 +335,30 @@ def _python_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 _NUMPY_SCALARS = (np.str_, np.bytes_, np.bool_, np.number)
 
 
-def _stack_rows(rows: list[Any], size: tuple[int, ...]) -> NonTensorStack:
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without garbage collection: it would look through the rows made so far again and again, and none of them is free.
+
+    Measured, 100,000 strings: 0.3 s, not 0.9 s.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None, ...] = ()) -> NonTensorStack:
+    name, rest = (names[0], names[1:]) if names else (None, ())
     if len(size) > 1:
         step = len(rows) // size[0]
-        return NonTensorStack(*(_stack_rows(rows[i : i + step], size[1:]) for i in range(0, len(rows), step)))
-    return NonTensorStack(*(row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows))
+        parts = (_stack_rows(rows[i : i + step], size[1:], rest) for i in range(0, len(rows), step))
+        return NonTensorStack(*parts, stack_dim_name=name)
+    wrapped = (row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows)
+    return NonTensorStack(*wrapped, stack_dim_name=name)
 
 
 def _empty_stack(size: tuple[int, ...]) -> NonTensorStack:
