@@ -14,7 +14,7 @@ from tensordict import NonTensorData, UnbatchedTensor
 
 from ..core.inference import BatchDims
 from ..core.model import Inference, Key
-from ..dataset.entries import Entry, Plan, Unbatched, plan_entries
+from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
 from ..dataset.xarray_private import is_index_data, past_cache, read
