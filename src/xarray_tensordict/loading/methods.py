@@ -67,7 +67,7 @@ class LoadingMethods:
             ``[batch_size, 8, ...]`` and the names ``[None, "time", ...]``. Windows run for each index of the batch dims in
             front of it.
         stride
-            Rows from the start of a window to that of the next.
+            Rows from the start of a window to that of the next; with the default windows overlap.
         within
             The name of a variable or coordinate whose runs of equal values along the window are episodes. Windows start
             anew in each, and none crosses its end; episodes shorter than a window are skipped.
