@@ -200,6 +200,7 @@ def _open(
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
+    from xarray_tensordict.collection import without_collection
     from xarray_tensordict.opening.datasets import OpenOptions
     from xarray_tensordict.stores.sources import open_store
 
@@ -214,7 +215,8 @@ def _open(
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
     )
     try:
-        opened = opener(store, options)
+        with without_collection():
+            opened = opener(store, options)
     except BaseException:
         store.close()
         raise
