@@ -98,11 +98,12 @@ def reads_fresh_arrays(variable: xr.Variable) -> bool:
 def backend_array(variable: xr.Variable) -> BackendArray | None:
     """The array of the reader that is behind all of xarray's wrappers (selection, decoding, cache), if there is one."""
     data: Any = variable._data
-    while not isinstance(data, BackendArray):
+    # what an index of pandas calls its array is no layer of xarray
+    while isinstance(data, indexing.ExplicitlyIndexed):
+        if isinstance(data, BackendArray):
+            return data
         data = getattr(data, "array", None)
-        if data is None:
-            return None
-    return data
+    return None
 
 
 def zarr_array(backend: BackendArray) -> Any:
