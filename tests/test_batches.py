@@ -442,6 +442,28 @@ def test_some_batches_are_read_ahead_and_no_more(one_by_one):
     assert our_threads() == []
 
 
+def test_batches_of_one_read_do_not_wait_for_the_next():
+    """Many small batches are handed over together, but not those that are ready with those that are not."""
+    going_on = threading.Event()
+
+    def block(values, block_info):
+        if block_info[0]["chunk-location"][0] == 1:
+            assert going_on.wait(10)
+        return values
+
+    lazy = dask.array.from_array(np.arange(20), chunks=10).map_blocks(block, dtype=int, meta=np.empty(0, int))
+    ds = xr.Dataset({"n": ("time", lazy)})
+    for options in ({}, {"shuffle": True, "seed": 0, "buffer_size": 10}):
+        going_on.clear()
+        with dask.config.set(scheduler="synchronous"):
+            iterator = iter(ds.td.batches(2, **options))
+            if not options:
+                going_on.set()
+            first = [next(iterator)["n"].tolist() for _ in range(5)]
+            going_on.set()
+            assert len(first) + len(list(iterator)) == 10
+
+
 def test_without_prefetch_there_is_no_thread(one_by_one):
     seen = []
     iterator = iter(slow(10, seen=seen).td.batches(2, prefetch=0))

@@ -203,17 +203,40 @@ def _filled(parts: Mapping[str, xr.Dataset], dim: str, fill_value: Mapping[str, 
             known = sorted({str(name) for part in parts.values() for name in part.variables})
             raise ValueError(f"fill_value: no episode has a variable {entry!r}; there are {known}")
         like = sample.variables[entry]
-        if np.result_type(like.dtype, np.asarray(value)) != like.dtype and like.dtype.kind in "biufc":
+        held = _as_held(value, like.dtype)
+        if held is None:
             raise ValueError(f"fill_value: {entry!r} has dtype {like.dtype}, which cannot hold {value!r}")
         for name, part in parts.items():
             if entry not in part.variables:
-                import dask.array
-
-                shape = (part.sizes[dim], *like.shape[1:])
-                rows = xr.Variable(like.dims, dask.array.full(shape, value, dtype=like.dtype), like.attrs)
+                rows = xr.Variable(like.dims, np.broadcast_to(held, (part.sizes[dim], *like.shape[1:])), like.attrs)
                 is_coord = entry in sample.coords
                 filled[name] = (filled[name].assign_coords if is_coord else filled[name].assign)({entry: rows})
     return filled
+
+
+def _as_held(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """A single value as a column of this dtype holds it, a longer text in a longer dtype; None where it cannot."""
+    if dtype.kind == "O":
+        found: np.ndarray[Any, Any] = np.empty((), object)
+        found[()] = value
+        return found
+    try:
+        found = np.asarray(value, f"{dtype.kind}8") if dtype.kind in "mM" else np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    if found.ndim or found.dtype.kind not in _HOLDS.get(dtype.kind, dtype.kind):
+        return None
+    if dtype.kind in "US":
+        return found
+    with np.errstate(all="ignore"):
+        cast = found.astype(dtype)
+    if dtype.kind in "fc":
+        return cast if np.isfinite(found) == np.isfinite(cast) else None  # the nearest number will do
+    return cast if cast == found or (dtype.kind in "mM" and np.isnat(found)) else None
+
+
+_HOLDS = {"f": "biuf", "c": "biufc", "i": "biuf", "u": "biuf"}
+"""Values of which kinds a column of a kind can hold, if it is not of that kind alone."""
 
 
 def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:

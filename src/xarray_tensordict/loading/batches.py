@@ -100,19 +100,23 @@ class Batches:
         if self.options.shuffle is True:
             numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
         if not self.options.prefetch:
-            return self._cut(self._reads(epoch, numbers))
-        depth, together = self._ahead
+            return _one_by_one(self._cut(self._reads(epoch, numbers), 1))
+        together, depth = self._ahead
         if not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer):
             # a read is a batch, or a few: nothing is left to do in another thread
-            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers)), depth, together)
+            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers), together), depth)
+
+        def cut_behind() -> Iterator[list[TensorDict]]:
+            return self._cut(ReadAhead(lambda: ([read] for read in self._reads(epoch, numbers)), 1), together)
+
         # the next rows are read while batches are made of the last ones
-        return ReadAhead(lambda: self._cut(ReadAhead(lambda: self._reads(epoch, numbers), 1)), depth, together)
+        return ReadAhead(cut_behind, depth)
 
     @property
     def _ahead(self) -> tuple[int, int]:
-        """How many batches may wait, and how many are handed over at once: several where they are small."""
-        small = min(HAND_MOST, HAND_BYTES // max(1, self._batch_bytes))
-        return max(self.options.prefetch, small), max(1, small // 2)
+        """How many batches are handed over at once, several where they are small, and how many such lists may wait."""
+        together = max(1, min(HAND_MOST, HAND_BYTES // max(1, self._batch_bytes)) // 2)
+        return together, max(1 if together == 1 else 2, -(-self.options.prefetch // together))
 
     @property
     def _batch_bytes(self) -> int:
@@ -147,21 +151,29 @@ class Batches:
             rows = self._samples.rows(samples[0] if len(samples) == 1 else np.concatenate(samples))
             yield _Read(self._reader.read(rows), firsts.tolist(), lasts.tolist())
 
-    def _cut(self, found: Iterator[_Read]) -> Iterator[TensorDict]:
-        """Cut batches from what was read; one that lies across several reads is put together."""
+    def _cut(self, found: Iterator[_Read], together: int) -> Iterator[list[TensorDict]]:
+        """Cut batches from what was read, so many at once, but those of a read before the next one.
+
+        One that lies across several reads is put together.
+        """
         size, count, width = self.options.batch_size, self._per_rank, self._samples.width
         pending: list[list[Values]] = []
         with closing(found):  # type: ignore[type-var]
             for parts, firsts, lasts in found:
-                offset = 0
+                offset, made = 0, []
                 for first, last in zip(firsts, lasts, strict=True):
                     end = offset + (last - first) * width
                     pending.append([part.pick(offset, end) for part in parts])
                     offset = end
                     if last % size and last < count:
                         continue  # the rest of the batch is in the next read
-                    yield self._built(pending, (last - 1) % size + 1)
+                    made.append(self._built(pending, (last - 1) % size + 1))
                     pending = []
+                    if len(made) == together:
+                        yield made
+                        made = []
+                if made:
+                    yield made
 
     def _built(self, pending: Sequence[list[Values]], count: int) -> TensorDict:
         picked = pending[0] if len(pending) == 1 else self._reader.join(pending)
@@ -172,6 +184,11 @@ class Batches:
         from .describe import describe
 
         return describe(self)
+
+
+def _one_by_one(lists: Iterator[list[TensorDict]]) -> Iterator[TensorDict]:
+    for batches in lists:
+        yield from batches
 
 
 def open_batches(

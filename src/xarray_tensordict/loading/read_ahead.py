@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,28 +12,25 @@ T = TypeVar("T")
 
 _PATIENCE = 1.0
 """Seconds that a forgotten iterator waits for its thread to end: it may be in the middle of a read."""
-_NOT_LONG = 1e-3
-"""Seconds that an item may wait for others to be handed over with it: to wake a thread takes 0.05 ms and more."""
 
 
 class _Channel:
     """What the thread and the taker share. The thread knows nothing else, so that a forgotten taker is collected."""
 
-    def __init__(self, depth: int, together: int) -> None:
+    def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.together = together
         self.items: deque[Any] = deque()
         self.changed = threading.Condition()
         self.error: BaseException | None = None
         self.finished = False
         self.closed = False
 
-    def put(self, items: list[Any]) -> bool:
-        """Wait for room and put items; False where nobody takes any more."""
+    def put(self, item: Any) -> bool:
+        """Wait for room and put an item; False where nobody takes any more."""
         with self.changed:
-            self.changed.wait_for(lambda: self.closed or len(self.items) + len(items) <= self.depth)
+            self.changed.wait_for(lambda: self.closed or len(self.items) < self.depth)
             if not self.closed:
-                self.items.extend(items)
+                self.items.append(item)
                 self.changed.notify_all()
             return not self.closed
 
@@ -43,14 +39,14 @@ class _Channel:
             self.error, self.finished = error, True
             self.changed.notify_all()
 
-    def take(self) -> list[Any]:
-        """The next items, when there are some."""
+    def take(self) -> Any:
+        """The next item, when it is there."""
         with self.changed:
             self.changed.wait_for(lambda: self.items or self.finished or self.closed)
             if self.items:
-                taken = [self.items.popleft() for _ in range(min(self.together, len(self.items)))]
+                item = self.items.popleft()
                 self.changed.notify_all()
-                return taken
+                return item
             error, self.error = self.error, None
         if error is not None:
             raise error
@@ -63,35 +59,15 @@ class _Channel:
             self.changed.notify_all()
 
 
-def _grouped(iterator: Iterator[Any], together: int) -> Iterator[list[Any]]:
-    """Several items at once, of which nobody waits long for the first; those before an error, too."""
-    items: list[Any] = []
-    since = 0.0
-    try:
-        for item in iterator:
-            since = since if items else time.monotonic()
-            items.append(item)
-            del item
-            if len(items) >= together or time.monotonic() - since > _NOT_LONG:
-                yield items
-                items = []
-    except Exception:
-        if items:
-            yield items
-        raise
-    if items:
-        yield items
-
-
 def _run(start: Callable[[], Iterator[Any]], channel: _Channel) -> None:
     error: BaseException | None = None
     iterator: Any = None
     try:
         iterator = start()
-        for items in _grouped(iterator, channel.together):
-            if not channel.put(items):
+        for item in iterator:
+            if not channel.put(item):
                 break
-            del items  # what waits in a full channel is enough
+            del item  # what waits in a full channel is enough
     except BaseException as found:  # whatever it is, it belongs to whoever waits for the item
         error = found
     finally:
@@ -109,16 +85,14 @@ def _stop(channel: _Channel, thread: threading.Thread) -> None:
 
 
 class ReadAhead(Generic[T]):
-    """Run an iterator in a background thread.
+    """Run an iterator of lists in a background thread, and iterate over their items.
 
     Parameters
     ----------
     start
-        Gives the iterator; called in the thread.
+        Gives the iterator; called in the thread. A list is handed over at once: to wake a thread takes 0.05 ms and more.
     depth
-        How many items may wait to be taken.
-    together
-        How many of them are handed over at once, at most: items that take less time than it takes to wake a thread.
+        How many lists may wait to be taken.
 
     Notes
     -----
@@ -127,9 +101,9 @@ class ReadAhead(Generic[T]):
     raised where the item would have come.
     """
 
-    def __init__(self, start: Callable[[], Iterator[T]], depth: int, together: int = 1) -> None:
-        self._channel = _Channel(depth, together)
+    def __init__(self, start: Callable[[], Iterator[list[T]]], depth: int) -> None:
         self._taken: deque[T] = deque()
+        self._channel = _Channel(depth)
         self._thread = threading.Thread(
             target=_run, args=(start, self._channel), name="xarray-tensordict read ahead", daemon=True
         )
@@ -140,7 +114,7 @@ class ReadAhead(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if not self._taken:
+        while not self._taken:
             try:
                 self._taken.extend(self._channel.take())
             except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -207,11 +208,14 @@ def place_tensor(entry: Entry, tensor: torch.Tensor, unbatched: Unbatched) -> Le
 
 
 def python_value(array: np.ndarray[Any, Any]) -> Any:
-    """One value as Python holds it: a str and not a ``np.str_``; an array of more dimensions as nested lists."""
+    """One value as Python holds it: a str and not a ``np.str_``; an array of more dimensions as nested lists.
+
+    It belongs to whoever asks: a change of it is seen nowhere else.
+    """
     if array.dtype.kind in "mM":
         return array.astype("int64").tolist()
     value = array.item() if array.ndim == 0 else array.tolist()
-    return str(value) if isinstance(value, np.str_) else value
+    return str(value) if isinstance(value, np.str_) else deepcopy(value)
 
 
 def broadcast(tensor: torch.Tensor, entry: Entry) -> torch.Tensor:

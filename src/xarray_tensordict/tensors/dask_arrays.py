@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import dask
@@ -37,14 +39,18 @@ class _Places:
 
     def __init__(self, array: Any) -> None:
         self.values: np.ndarray[Any, Any] = np.empty(array.shape, array.dtype)
-        self.fits = True
+        self._put: list[int] = []
 
     def __setitem__(self, key: Any, chunk: Any) -> None:
         place = self.values[key]
         if type(chunk) is np.ndarray and (chunk.dtype, chunk.shape) == (place.dtype, place.shape):
             place[...] = chunk
-        else:
-            self.fits = False
+            self._put.append(place.size)  # in one step, so that threads need no lock
+
+    @property
+    def fits(self) -> bool:
+        """Whether all chunks are in their places: not so, too, where they were put into a copy in another process."""
+        return sum(self._put) == self.values.size
 
 
 def _is_in_this_process() -> bool:
@@ -53,7 +59,9 @@ def _is_in_this_process() -> bool:
     import dask.threaded
 
     get_scheduler: Any = dask.base.get_scheduler
-    return get_scheduler() in (None, dask.threaded.get, dask.local.get_sync)
+    pool = dask.config.get("pool", None)
+    has_threads = pool is None or isinstance(pool, ThreadPoolExecutor | ThreadPool)
+    return has_threads and get_scheduler() in (None, dask.threaded.get, dask.local.get_sync)
 
 
 def _is_joined(array: Any) -> bool:

@@ -64,7 +64,9 @@ def targets(plan: Plan, out: Any) -> dict[Any, torch.Tensor]:
         # whether times fit shows as they are read; the others are made from their values
         if entry.form == "tensor" and entry.entry_class != "unbatched" and entry.variable.dtype.kind in "biufc":
             dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype else torch_dtype(entry.variable.dtype)
-            found[entry.key] = _target(out, entry.key, torch.Size(entry.shape), dtype)
+            target = _target(out, entry.key, torch.Size(entry.shape), dtype)
+            if _is_held(out, entry.key, target):
+                found[entry.key] = target
     return found
 
 
@@ -72,17 +74,32 @@ def fill(out: Any, td: TensorDict) -> Any:
     """Copy the values of `td` into the tensors of an existing tensordict, but for those that are there already."""
     for key, value in td.items(include_nested=True, leaves_only=True):
         target = _target(out, key, value.shape, value.dtype)
-        if target is not value:
+        if not _is_held(out, key, target):
+            out.set_(key, torch.as_tensor(value))
+        elif target is not value:
             target.copy_(torch.as_tensor(value))
     return out
+
+
+def _is_held(out: Any, key: Any, target: torch.Tensor) -> bool:
+    """Whether `out` holds a tensor; lazy stacks, parts by index and stores make a new one for each ``get``."""
+    again = out.get(key)
+    return again is target or again.data_ptr() == target.data_ptr()
 
 
 def _target(out: Any, key: Any, shape: torch.Size, dtype: torch.dtype | None) -> torch.Tensor:
     target = out.get(key, None)
     if isinstance(target, torch.Tensor) and target.shape == shape and target.dtype == dtype:
+        if any(step == 0 and size > 1 for step, size in zip(target.stride(), shape, strict=True)):
+            raise ValueError(
+                f"out: rows of the tensor at {_shown(key)!r} share their memory, it was expanded; clone it first"
+            )
         return target
     found = "nothing" if target is None else type(target).__name__
     if isinstance(target, torch.Tensor):
         found = f"{target.dtype} {list(target.shape)}"
-    key = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-    raise ValueError(f"out: expected {dtype} {list(shape)} at {key!r}, found {found}")
+    raise ValueError(f"out: expected {dtype} {list(shape)} at {_shown(key)!r}, found {found}")
+
+
+def _shown(key: Any) -> Any:
+    return key[0] if isinstance(key, tuple) and len(key) == 1 else key

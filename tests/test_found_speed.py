@@ -1,0 +1,143 @@
+"""Faults of the fast paths that were found by trying to break them."""
+
+import subprocess
+import sys
+
+import dask
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from tensordict import NonTensorData, PersistentTensorDict, TensorDict, lazy_stack
+
+import xarray_tensordict
+from xarray_tensordict.tensors import block_reads
+
+
+def rows(values, **variables) -> xr.Dataset:
+    return xr.Dataset({"a": ("time", values), **variables}).td.set_batch_dims("time")
+
+
+def test_a_pool_of_processes_fills_no_copies(tmp_path):
+    code = """
+import numpy as np, xarray as xr, dask, torch, xarray_tensordict
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+if __name__ == "__main__":
+    ds = xr.Dataset({"a": ("time", np.arange(1000.0))}).td.set_batch_dims("time").chunk({"time": 100})
+    with get_context("spawn").Pool(1) as pool, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        for option in (executor, pool):
+            with dask.config.set(pool=option):
+                assert ds.td.to_tensordict()["a"].tolist() == list(range(1000))
+                assert torch.cat([batch["a"] for batch in ds.td.batches(300)]).tolist() == list(range(1000))
+"""
+    script = tmp_path / "pools.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_chunks_that_went_elsewhere_are_computed_again(monkeypatch):
+    """Whatever runs the tasks: what is not in its place is not taken for the values."""
+    from xarray_tensordict.tensors import dask_arrays
+
+    array = dask.array.arange(100, chunks=10)
+    monkeypatch.setattr(dask_arrays._Places, "__setitem__", lambda self, key, chunk: None)
+    (found,) = dask_arrays.compute_arrays([array])
+    np.testing.assert_array_equal(found, np.arange(100))
+
+
+class TestOut:
+    def test_a_lazy_stack_and_a_part_by_index_are_filled(self):
+        stack = lazy_stack([TensorDict({"a": torch.zeros((), dtype=torch.float64)}) for _ in range(4)])
+        assert rows(np.arange(1.0, 5)).td.to_tensordict(out=stack) is stack
+        assert stack["a"].tolist() == [1, 2, 3, 4]
+        whole = TensorDict({"a": torch.zeros(8, dtype=torch.float64)}, [8])
+        rows(np.arange(1.0, 5)).td.to_tensordict(out=whole._get_sub_tensordict(torch.tensor([1, 3, 5, 7])))
+        assert whole["a"].tolist() == [0, 1, 0, 2, 0, 3, 0, 4]
+
+    def test_a_store_is_filled_or_says_that_it_is_read_only(self, tmp_path):
+        zeros = TensorDict({"a": torch.zeros(4, dtype=torch.float64)}, [4])
+        PersistentTensorDict.from_dict(zeros, filename=tmp_path / "s.h5").close()
+        ds = rows(np.arange(1.0, 5))
+        with pytest.raises(TypeError, match=r"cannot write 'a': .*s.h5 is read-only"):
+            ds.td.to_tensordict(out=xarray_tensordict.open_persistent(tmp_path / "s.h5"))
+        opened = xarray_tensordict.open_persistent(tmp_path / "s.h5", mode="r+")
+        ds.td.to_tensordict(out=opened)
+        opened.close()
+        assert xarray_tensordict.open_persistent(tmp_path / "s.h5")["a"].tolist() == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("block", [8, 1 << 22])
+    def test_an_expanded_tensor_is_refused(self, block, tmp_path, monkeypatch):
+        monkeypatch.setattr(block_reads, "BLOCK_BYTES", block)
+        ds = rows(np.arange(4, dtype="i2"))
+        ds["a"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
+        ds.to_zarr(tmp_path / "s.zarr", consolidated=False)
+        with xr.open_dataset(tmp_path / "s.zarr", engine="tensordict") as opened:
+            dtype = getattr(torch, opened["a"].dtype.name)
+            out = TensorDict({"a": torch.zeros(1, dtype=dtype).expand(4)}, [4])
+            with pytest.raises(ValueError, match="rows of the tensor at 'a' share their memory"):
+                opened.td.to_tensordict(out=out)
+
+
+def test_a_value_for_all_rows_belongs_to_the_caller(tmp_path):
+    config = NonTensorData({"x": [1]}, batch_size=[3])
+    TensorDict({"a": torch.arange(3), "config": config}, [3]).memmap(tmp_path / "m")
+    ds = xr.open_dataset(tmp_path / "m", engine="tensordict")
+    batches = ds.td.batches(1, prefetch=0)
+    first, second, _ = batches
+    first.get("config").data["x"].append("changed")
+    ds.td.to_tensordict().get("config").data["x"].append("changed")
+    for found in (second, next(iter(batches)), ds.td.to_tensordict()):
+        assert found.get("config").data == {"x": [1]}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [
+        (np.zeros(2, "f4"), -1.0, np.float32(-1)),
+        (np.zeros(2, "f4"), 0.1, np.float32(0.1)),
+        (np.zeros(2, "f4"), 0, np.float32(0)),
+        (np.zeros(2, "i4"), -1, np.int32(-1)),
+        (np.zeros(2, "u1"), 0, np.uint8(0)),
+        (np.zeros(2, bool), False, np.False_),
+        (np.array(["p", "q"], "U2"), "abcd", np.str_("abcd")),
+        (np.array(["p", "q"], "S2"), b"abcd", np.bytes_(b"abcd")),
+        (np.array(["p", "q"], object), "zz", "zz"),
+        (np.array([{"a": 1}, {"a": 2}], object), [1, 2], [1, 2]),
+        (np.array(["2000", "2001"], "M8[ns]"), "2000-01-01", np.datetime64("2000-01-01", "ns")),
+        (np.array([1, 2], "m8[s]"), np.timedelta64(2, "m"), np.timedelta64(120, "s")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_what_a_column_can_hold_fills_an_episode_that_lacks_it(chunked, column, value, expected):
+    first = rows(np.arange(2.0), filled=("time", column))
+    dt = xr.DataTree.from_dict({"/e0": first.chunk(time=1) if chunked else first, "/e1": rows(np.arange(1.0))})
+    found = dt.td.concat("time", fill_value={"filled": value})["filled"].values
+    assert found.tolist() == [*column.tolist(), expected if column.dtype.kind == "O" else expected.tolist()]
+    assert found.dtype.kind == column.dtype.kind
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (np.zeros(2, "f4"), 1e300),
+        (np.zeros(2, "f4"), [1, 2]),
+        (np.zeros(2, "f4"), 1j),
+        (np.zeros(2, "u1"), -1),
+        (np.zeros(2, "u1"), 300),
+        (np.zeros(2, "i4"), 1.5),
+        (np.zeros(2, "i4"), np.nan),
+        (np.zeros(2, bool), 1),
+        (np.array(["p", "q"], "S2"), "text"),
+        (np.array(["2000", "2001"], "M8[s]"), np.datetime64("2000-01-01T00:00:00.9")),
+        (np.array(["2000", "2001"], "M8[s]"), "no date"),
+        (np.array([1, 2], "m8[s]"), np.timedelta64(1500, "ms")),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_hold_is_refused(column, value):
+    dt = xr.DataTree.from_dict({"/e0": rows(np.arange(2.0), filled=("time", column)), "/e1": rows(np.arange(1.0))})
+    with pytest.raises(ValueError, match=r"fill_value: 'filled' has dtype .*, which cannot hold"):
+        dt.td.concat("time", fill_value={"filled": value})
