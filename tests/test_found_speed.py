@@ -70,7 +70,7 @@ class TestOut:
     @pytest.mark.parametrize("block", [8, 1 << 22])
     def test_an_expanded_tensor_is_refused(self, block, tmp_path, monkeypatch):
         monkeypatch.setattr(block_reads, "BLOCK_BYTES", block)
-        ds = rows(np.arange(4, dtype="i2"))
+        ds = rows(np.arange(4.0))
         ds["a"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
         ds.to_zarr(tmp_path / "s.zarr", consolidated=False)
         with xr.open_dataset(tmp_path / "s.zarr", engine="tensordict") as opened:
