@@ -129,10 +129,16 @@ def test_the_collate_takes_samples_one_by_one_too():
 
 
 def test_options_of_the_order_need_a_batch_size():
-    with pytest.raises(TypeError, match="shuffle need a batch_size, which gives an IterableDataset"):
+    with pytest.raises(TypeError, match="shuffle can be given with a batch_size only, which gives an IterableDataset"):
         numbered(4).td.to_torch_dataset(shuffle=True)
-    with pytest.raises(TypeError, match="nonsense"):
-        numbered(4).td.to_torch_dataset(2, nonsense=True)
+    for batch_size in (None, 2):
+        with pytest.raises(TypeError, match=r"there is no option 'shufle'; there are: .*Did you mean 'shuffle'\?"):
+            numbered(4).td.to_torch_dataset(batch_size, shufle=True)
+
+
+def test_a_sample_has_a_number():
+    with pytest.raises(TypeError, match=r"got slice\(1, 3, None\); several at once: data.__getitems__"):
+        numbered(4).td.to_torch_dataset()[1:3]
 
 
 @pytest.mark.parametrize("kind", KINDS)

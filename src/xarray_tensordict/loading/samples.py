@@ -80,7 +80,8 @@ def samples_of(
         )
     if window is None:
         if within is not None or stride != 1:
-            raise ValueError("stride= and within= say where windows start: give their length, window={'time': 8}")
+            example = f"window={{{dims[-1]!r}: 8}}"
+            raise ValueError(f"stride= and within= say where windows start: give their length, {example}")
         return Samples(inference.batch_size[:1], dims[0])
     dim, width = _checked_window(window, dims)
     stride = _positive(stride, "stride")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import xarray as xr
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from ..core.suggest import there_are
 from .batches import Batches, open_batches, open_rows, read_samples
 from .describe import describe_samples
 from .reading import RowReader
@@ -43,7 +45,13 @@ class RowsDataset(Dataset[TensorDict]):
         return len(self._samples)
 
     def __getitem__(self, index: int) -> TensorDict:
-        sample: TensorDict = self.__getitems__([operator.index(index)])[0]
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"expected the number of a sample, got {index!r}; several at once: data.__getitems__([0, 1, 2])"
+            ) from None
+        sample: TensorDict = self.__getitems__([number])[0]
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> TensorDict:
@@ -92,13 +100,17 @@ class BatchesDataset(IterableDataset[TensorDict]):
 
 def torch_dataset(ds: xr.Dataset, batch_size: int | None, **options: Any) -> RowsDataset | BatchesDataset:
     """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
+    known = list(signature(open_batches).parameters)[2:]
+    for name in options.keys() - set(known):
+        there = there_are(name, [name for name in known if name != "inference"])
+        raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there}")
     if batch_size is not None:
         return BatchesDataset(open_batches(ds, batch_size, **options))
     rows = {name: options.pop(name) for name in _OF_ROWS}
     if options:
         raise TypeError(
-            f"to_torch_dataset: {', '.join(sorted(options))} need a batch_size, which gives an IterableDataset of batches; "
-            f"the samples of a map-style dataset are shuffled and batched by the DataLoader"
+            f"to_torch_dataset: {', '.join(sorted(options))} can be given with a batch_size only, which gives an "
+            f"IterableDataset of batches; the samples of a map-style dataset are shuffled and batched by the DataLoader"
         )
     samples, reader = open_rows(ds, **rows)
     return RowsDataset(reader, samples)
