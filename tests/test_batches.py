@@ -5,6 +5,7 @@ import itertools
 import pickle
 import threading
 import time
+import warnings
 import weakref
 
 import dask
@@ -309,6 +310,32 @@ def test_each_chunk_of_dask_is_computed_once():
     computed.clear()
     assert sorted(flat(rows_of(ds.td.batches(8, shuffle=True, seed=0, buffer_size=20)))) == list(range(100))
     assert sorted(computed) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("change", "repeats"),
+    [
+        (lambda x: x * 2 + 1, False),
+        (lambda x: x - x.mean("time").compute(), False),
+        (lambda x: x.rolling(time=3).mean(), False),
+        (lambda x: x.isel(time=slice(None, None, -1)), False),
+        (lambda x: x - x.mean("time"), True),
+        (lambda x: x / x.std("time"), True),
+        (lambda x: x.cumsum("time"), True),
+    ],
+)
+def test_a_graph_that_each_batch_goes_through_anew_is_told(change, repeats, monkeypatch):
+    monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
+    lazy = xr.Dataset({"x": (("time", "f"), np.ones((100, 2), "f4")), "n": ("time", np.arange(100))}).chunk(time=10)
+    ds = lazy.assign(x=change(lazy["x"]))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ds.td.batches(10)
+        ds.td.to_torch_dataset()
+    assert [str(warning.message)[:57] for warning in told] == [
+        "each read of a batch computes most of the dask graph of '"
+    ] * (2 * repeats)
+    assert all("graph of 'x', as" in str(warning.message) and warning.filename == __file__ for warning in told)
 
 
 def test_a_part_of_the_rows_is_read_by_the_chunks_they_lie_in(counted):

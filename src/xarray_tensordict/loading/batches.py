@@ -22,6 +22,7 @@ from .order import HAND_BYTES, HAND_MOST, RAW_BYTES, BlockOrder, Blocks, FullOrd
 from .planning import READ_BYTES, plan_blocks
 from .read_ahead import ReadAhead
 from .reading import RowReader
+from .repeats import warn_of_repeats
 from .samples import Samples, samples_of
 
 
@@ -268,6 +269,7 @@ def open_rows(
     # the samples of a batch of windows follow each other along no dim of the Dataset
     names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[lead - 1])
     reader = RowReader(ds, inference, samples.sizes, names, coords=coords, unbatched=unbatched, exclude=exclude)
+    warn_of_repeats(reader.members, 2 * READ_BYTES)
     return samples, reader
 
 
