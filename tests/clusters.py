@@ -1,7 +1,7 @@
 """The schedulers of dask that tests run on; worker processes start once for a session."""
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -34,11 +34,26 @@ def process_pool() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
+class Again(AbstractContextManager[Any]):
+    """A context that can be entered again, as for each example of hypothesis: those of dask hold once."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make = make
+
+    def __enter__(self) -> Any:
+        self._entered = self._make()
+        return self._entered.__enter__()
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._entered.__exit__(*error)
+
+
 @pytest.fixture
 def scheduler(request: pytest.FixtureRequest) -> AbstractContextManager[Any]:
     """A context in which dask computes on the scheduler that the parameter names."""
     if request.param == "threads":
-        return dask.config.set(scheduler="threads", num_workers=4)
+        return Again(lambda: dask.config.set(scheduler="threads", num_workers=4))
     if request.param == "processes":
-        return dask.config.set(scheduler="processes", pool=request.getfixturevalue("process_pool"))
-    return request.getfixturevalue("local_cluster").as_current()
+        pool = request.getfixturevalue("process_pool")
+        return Again(lambda: dask.config.set(scheduler="processes", pool=pool))
+    return Again(request.getfixturevalue("local_cluster").as_current)
