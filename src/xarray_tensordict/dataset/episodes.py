@@ -17,7 +17,7 @@ from ..core.batch_rules import is_marked
 from ..core.model import Inference
 from ..core.naming import feature_name
 from .episode_tables import holds_table, label_table, table_of
-from .joined_rows import RepeatedRow, is_joinable, join
+from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed
 from .trees import flat_view
 
@@ -287,8 +287,7 @@ def _chunked(part: xr.Dataset, dim: str) -> xr.Dataset:
     rows = {name: v for name, v in part.variables.items() if dim in v.dims and v.chunks is None}
     if not rows:
         return part
-    # dask cannot tell how large objects are
-    chunked = {name: v.chunk({dim: -1 if v.dtype.hasobject or not v.size else "auto"}) for name, v in rows.items()}
+    chunked = {name: v.chunk({dim: row_chunks(v.shape, v.dtype)}) for name, v in rows.items()}
     coords = {name: variable for name, variable in chunked.items() if name in part.coords}
     return part.assign({name: v for name, v in chunked.items() if name not in coords}).assign_coords(
         xr.Coordinates(coords, indexes={})

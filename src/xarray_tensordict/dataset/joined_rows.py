@@ -13,6 +13,7 @@ from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 from ..stores.array_wrappers import read_outer
+from ..stores.raw_arrays import counted_from_start
 
 Key = tuple[Any, ...]
 
@@ -45,9 +46,7 @@ class JoinedRows(BackendArray):
                 return self._between(numbers.start, numbers.stop, rest)
             return self._picked(np.arange(numbers.start, numbers.stop, numbers.step), rest)
         picked = np.asarray(rows, np.int64)
-        if np.any((picked < -self.shape[0]) | (picked >= self.shape[0])):
-            raise IndexError(f"index {rows} is out of bounds for axis 0 with size {self.shape[0]}")
-        found = self._picked(np.where(picked < 0, picked + self.shape[0], picked).reshape(-1), rest)
+        found = self._picked(counted_from_start(picked, self.shape[0]).reshape(-1), rest)
         return found if picked.ndim else found[0]
 
     def _part(self, number: int, rows: Any, rest: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -123,7 +122,7 @@ def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     data = indexing.LazilyIndexedArray(JoinedRows([part._data for part in parts], like.dtype))
     joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
     joined.encoding = like.encoding
-    chunks = tuple(size for part in parts for size in _row_chunks(part.shape, part.dtype))
+    chunks = tuple(size for part in parts for size in row_chunks(part.shape, part.dtype))
     # to find a name by their contents, dask would pickle all parts
     return joined.chunk({dim: chunks}, name=f"joined-{uuid.uuid4().hex}")
 
@@ -135,7 +134,8 @@ def _without_rows(part: xr.Variable) -> xr.Variable:
 
 
 @lru_cache(2**12)
-def _row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """The chunks of dask along the first axis of one part."""
     import dask.array.core
 
     # dask cannot tell how large objects are

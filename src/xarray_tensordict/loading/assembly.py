@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 
-from ..core.model import GroupBatch, Key
+from ..core.model import GroupBatch
 from ..dataset.entries import Plan
 from ..tensors.convert import python_value
 from ..tensors.frames import Frame
@@ -76,22 +75,11 @@ class Assembly:
     ) -> None:
         self._members = members
         self._keys = [member.entry.key for member in members]
-        self._groups = _groups(plan)
+        self._batches = plan.batches
         self._lead = lead
         self._names = tuple(names)
         self._expand = expand
-        self._prepare()
-
-    def _prepare(self) -> None:
-        # all batches but the last one have one shape
-        self._of_shape = lru_cache(maxsize=4)(self._made_for)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_of_shape"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
+        self._last: tuple[Shape, Frame, list[_Place | None]] | None = None
 
     def assemble(self, picked: Sequence[Values], shape: Shape) -> TensorDict:
         """Build the TensorDict of samples.
@@ -103,7 +91,10 @@ class Assembly:
         shape
             The leading shape of the samples.
         """
-        frame, places = self._of_shape(shape)
+        made = self._last
+        if made is None or made[0] != shape:
+            made = self._last = shape, *self._made_for(shape)  # all batches but the last one have one shape
+        _, frame, places = made
         leaves = [
             values if place is None else self._leaf(place, values) for place, values in zip(places, picked, strict=True)
         ]
@@ -111,7 +102,7 @@ class Assembly:
 
     def _made_for(self, shape: Shape) -> tuple[Frame, list[_Place | None]]:
         """The tensordicts to be filled, and for each entry its place; None where its values go in as they are."""
-        batches = {key: self._batch(batch, shape) for key, batch in self._groups.items()}
+        batches = {key: self._batch(batch, shape) for key, batch in self._batches.items()}
         places = [_Place(member, shape, batches[member.entry.key[:-1]].sizes, self._lead) for member in self._members]
         return Frame(batches, self._keys), [None if place.is_plain else place for place in places]
 
@@ -140,9 +131,3 @@ class Assembly:
         for axis in new_axes:
             tensor = tensor.unsqueeze(axis)
         return tensor.expand(*batch, *tensor.shape[len(batch) :]) if new_axes else tensor
-
-
-def _groups(plan: Plan) -> dict[Key, GroupBatch]:
-    """The batches of the groups that have entries, and of those above them."""
-    used = {entry.key[:length] for entry in plan.entries for length in range(len(entry.key))} | {()}
-    return {key: batch for key, batch in plan.batches.items() if key in used}

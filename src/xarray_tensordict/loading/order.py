@@ -24,10 +24,10 @@ BLOCK_BYTES = 1 << 17
 """Smaller chunks are shuffled in blocks of about this size: what Linux reads ahead of one request."""
 READ_BYTES = 1 << 22
 """Small batches are read together, about this many bytes at once, so that the cost of a call does not count."""
-WHOLE_BYTES = 1 << 25
-"""Several chunks are read at once as long as they take no more than this."""
 RAW_BYTES = 1 << 20
 """The same for raw layouts, whose batches are copied from what was read, which had better be in the cache of the processor."""
+WHOLE_BYTES = 1 << 25
+"""Several chunks are read at once as long as they take no more than this."""
 _TWICE = 2
 """How many samples of each block there have to be in a buffer, on average, that to read a whole buffer repays."""
 HAND_BYTES = 1 << 20

@@ -95,9 +95,8 @@ class FileBytes(PlainFiles):
     def where(self, number: int) -> str:
         return self.path
 
-    def mapped(self, number: int, kept: Kept) -> Buffer | None:
-        found = kept.found(self.path, self.offset, self.size)
-        return super().mapped(number, kept) if found is None else found
+    def place(self, number: int) -> tuple[str, int]:
+        return self.path, self.offset
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:

@@ -137,7 +137,7 @@ class RawArray(BackendArray):
             else:
                 starts, piece = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * size, size
         else:
-            counted = _counted_from_start(np.asarray(rows, np.int64), self.shape[0])
+            counted = counted_from_start(np.asarray(rows, np.int64), self.shape[0])
             lead, starts, piece = counted.shape, counted.reshape(-1) * size, size
         if out is None:
             out = np.empty((*lead, *self.shape[1:]), self.dtype)
@@ -197,7 +197,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> Buffer:
     return array.reshape(-1).view(np.uint8)
 
 
-def _counted_from_start(numbers: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+def counted_from_start(numbers: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     """The numbers of rows, none of them negative; raises where one is out of bounds."""
     if not numbers.size:
         return numbers

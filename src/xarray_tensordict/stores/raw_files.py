@@ -113,8 +113,16 @@ class PlainFiles(ABC):
     def where(self, number: int) -> str:
         """How messages call a file."""
 
+    def place(self, number: int) -> tuple[str, int] | None:
+        """The path of a file, and where in it the bytes begin; None where only to open it tells."""
+        return None
+
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
         """The bytes in a file as a map that is kept, after a look at its size; None where no more maps are kept."""
+        place = self.place(number)
+        found = None if place is None else kept.found(*place, self.part)
+        if found is not None:
+            return found
         with self.opened(number) as (fileno, offset):
             return kept.map_of(self.where(number), fileno, offset, self.part)
 

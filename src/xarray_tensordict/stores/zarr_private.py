@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,36 +86,42 @@ def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) ->
     return zarr.Group(zarr.AsyncGroup._from_bytes_v2(path, own[0], own[1], buffer))
 
 
+def _for_each(
+    function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T], *, return_exceptions: bool = False
+) -> list[Any]:
+    """Wait for what a function asks of zarr for each item; as many at once as zarr itself asks for."""
+
+    async def all_of_them() -> list[Any]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+        async def one(item: T) -> Any:
+            async with limit:
+                return await function(item)
+
+        return await asyncio.gather(*map(one, items), return_exceptions=return_exceptions)
+
+    return sync(all_of_them())
+
+
 def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
     """The names of all members of some groups, which are asked at once."""
 
-    async def names() -> list[list[str]]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+    async def names_in(node: zarr.Group) -> list[str]:
+        return sorted((await _listed(node)).difference(METADATA_KEYS))
 
-        async def names_in(node: zarr.Group) -> list[str]:
-            async with limit:
-                return sorted((await _listed(node)).difference(METADATA_KEYS))
-
-        return await asyncio.gather(*map(names_in, nodes))
-
-    return sync(names())
+    return _for_each(names_in, nodes)
 
 
 def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
     """Open some members at once, each for itself: a group, an array, or the exception it raised."""
 
-    async def opened() -> list[Any]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
-
-        async def one(node: zarr.Group, name: str) -> Any:
-            async with limit:
-                return await node._async_group.getitem(name)
-
-        return await asyncio.gather(*(one(*place) for place in places), return_exceptions=True)
+    async def opened(place: tuple[zarr.Group, str]) -> Any:
+        node, name = place
+        return await node._async_group.getitem(name)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
-        return [_as_sync(member) for member in sync(opened())] if places else []
+        return [_as_sync(member) for member in _for_each(opened, places, return_exceptions=True)] if places else []
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -138,16 +144,10 @@ def _as_sync(member: Any) -> Any:
 def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
     """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any."""
 
-    async def read() -> list[Any]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+    async def read(array: zarr.Array[Any]) -> bytes:
+        return np.asarray(await array._async_array.getitem(...)).tobytes()
 
-        async def one(array: zarr.Array[Any]) -> bytes:
-            async with limit:
-                return np.asarray(await array._async_array.getitem(...)).tobytes()
-
-        return await asyncio.gather(*map(one, arrays), return_exceptions=True)
-
-    return sync(read()) if arrays else []
+    return _for_each(read, arrays, return_exceptions=True) if arrays else []
 
 
 def unpickles(array: zarr.Array[Any]) -> bool:

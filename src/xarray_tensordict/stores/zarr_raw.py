@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zarr
 from xarray.backends.common import BackendArray
@@ -20,11 +20,8 @@ from zarr.codecs import BytesCodec
 from zarr.storage import LocalStore
 
 from .raw_arrays import RawArray
-from .raw_files import Buffer, NotRawError, PlainFiles, open_file
+from .raw_files import NotRawError, PlainFiles, open_file
 from .zarr_chunks import EncodedChunks, decoder_of
-
-if TYPE_CHECKING:
-    from .kept import Kept
 
 _KINDS = "biufcmM"
 _NATIVE = (None, sys.byteorder)
@@ -60,9 +57,8 @@ class ChunkFiles(PlainFiles):
             found = self._paths[number] = os.path.join(self.folder, *key.split("/"))
         return found
 
-    def mapped(self, number: int, kept: Kept) -> Buffer | None:
-        found = kept.found(self.where(number), 0, self.chunk)
-        return super().mapped(number, kept) if found is None else found
+    def place(self, number: int) -> tuple[str, int]:
+        return self.where(number), 0
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
