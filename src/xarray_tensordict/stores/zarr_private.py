@@ -34,6 +34,17 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return sync(coroutine)
 
 
+def await_requests(seconds: float = 60) -> None:
+    """Wait until the event loop of zarr has nothing to do: where one request of several fails, zarr raises at once."""
+
+    async def others() -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        if running:
+            await asyncio.wait(running, timeout=seconds)
+
+    sync(others())
+
+
 def document(node: zarr.Group, name: str) -> Any:
     """A JSON document below a group; None where there is none."""
     buffer = sync(node.store.get(_below(node, name), default_buffer_prototype()))

@@ -31,7 +31,7 @@ from ..stores.memmap_levels import CLASS_NAME, LOST_NAMES, META, file_stem, stac
 from ..tensors.convert import Leaf, compute_together, make_leaf
 from ..tensors.frames import Frame
 from ..tensors.values import tensor_from_numpy, torch_dtype
-from .arguments import check_choice, progress_bar
+from .arguments import check_choice
 from .replacing import free_name, remove, replaced, swap
 from .stored_form import as_declared, same_object
 
@@ -72,9 +72,13 @@ def to_memmap(
     job = _Job(_template(plan, unbatched), plan.entries, classes)
     if not compute:
         return _delayed(job, target, mode)
-    with progress_bar(shown=progress), _staged(target) as staged:
+    with _staged(target) as staged:
         _lay_out(job, staged)
-        _store_chunked(job, staged, compute=True)
+        stored = _store_chunked(job, staged)
+        if stored is not None:
+            from .running import compute_all
+
+            compute_all([stored], progress=progress)
         _put_in_place(staged, target)
     return None
 
@@ -277,15 +281,15 @@ def _note_class(path: Path, name: str) -> None:
     path.write_text(json.dumps(meta))
 
 
-def _store_chunked(job: _Job, folder: Path, *, compute: bool) -> Any:
-    """Write what dask holds, as one graph; each block goes to its own place in a file, so there is nothing to lock."""
+def _store_chunked(job: _Job, folder: Path) -> Any:
+    """What writes that which dask holds; each block goes to its own place in a file, so there is nothing to lock."""
     chunked = [entry for entry in job.tensors if entry.variable.chunks is not None]
     if not chunked:
         return None
     import dask.array
 
     targets: Any = [_Target.of(entry, folder) for entry in chunked]
-    return dask.array.store([_source(entry) for entry in chunked], targets, lock=False, compute=compute)
+    return dask.array.store([_source(entry) for entry in chunked], targets, lock=False, compute=False)
 
 
 def _put_in_place(staged: Path, target: Path) -> None:
@@ -311,7 +315,7 @@ def _delayed(job: _Job, target: Path, mode: str) -> Any:
     staged = free_name(target, "tmp")
     try:
         _lay_out(job, staged)
-        stored = _store_chunked(job, staged, compute=False)
+        stored = _store_chunked(job, staged)
     except BaseException:
         remove(staged)
         raise

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from multiprocessing.pool import Pool
 from typing import Any
 
+import dask
 import dask.base
+import dask.multiprocessing
+import dask.threaded
+from dask.local import MultiprocessingPoolExecutor
+from dask.system import CPU_COUNT
+
+from ..stores.zarr_private import await_requests
+
+_POLL = 0.05
+"""Seconds between two looks at the workers."""
 
 
 def distributed_client() -> Any:
@@ -17,18 +31,115 @@ def distributed_client() -> Any:
 
 
 def compute_all(delayed: Sequence[Any], *, progress: bool = False) -> None:
-    """Compute ``Delayed`` objects as one graph, for what they do and not for what they give."""
+    """Compute ``Delayed`` objects as one graph, for what they do and not for what they give.
+
+    Where a task fails, dask raises while others still run. This raises when they are done, so that nothing is written
+    behind whoever cleans up and tries again.
+    """
     if not delayed:
         return
+    client = distributed_client()
+    try:
+        if client is None:
+            with progress_bar(shown=progress), _tasks_awaited() as keywords:
+                _compute(*delayed, **keywords)
+        elif progress:
+            _compute_shown(client, delayed)
+        else:
+            _compute(*delayed)
+    except BaseException:
+        if client is not None:
+            _await_workers(client, _keys(delayed))
+        await_requests()
+        raise
+
+
+def _compute(*delayed: Any, **keywords: Any) -> None:
     compute: Any = dask.base.compute
-    client = distributed_client() if progress else None
-    if client is None:
-        with progress_bar(shown=progress):
-            compute(*delayed)
-        return
+    compute(*delayed, **keywords)
+
+
+def _compute_shown(client: Any, delayed: Sequence[Any]) -> None:
     futures = client.compute(list(delayed))
-    _show_progress(futures)
-    client.gather(futures)
+    try:
+        _show_progress(futures)
+        client.gather(futures)
+    finally:
+        client.cancel(futures)
+
+
+# -- what still runs after an error ------------------------------------------------------------------------------------
+
+
+class _Watched(Executor):
+    """Hands tasks on to another executor, and can wait for those that are not done."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self._max_workers = executor._max_workers  # dask asks for it
+        self._running: list[Future[Any]] = []
+
+    def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
+        self._running = [future for future in self._running if not future.done()]
+        future: Future[Any] = self._executor.submit(function, *args, **keywords)
+        self._running.append(future)
+        return future
+
+    def settle(self) -> None:
+        """Wait; none is cancelled, since those of a ``multiprocessing`` pool never say that they run."""
+        wait(self._running)
+
+
+@contextmanager
+def _tasks_awaited() -> Iterator[dict[str, Any]]:
+    """Keywords for ``dask.compute`` on a local scheduler, of which no task runs any more afterwards."""
+    scheduler, pool = dask.config.get("scheduler", None), dask.config.get("pool", None)
+    get_scheduler: Any = dask.base.get_scheduler
+    get = get_scheduler()
+    threads = get in (None, dask.threaded.get)
+    watched: _Watched | None = None
+    own: ThreadPoolExecutor | None = None
+    if isinstance(scheduler, Executor):
+        watched = _Watched(scheduler)
+    elif pool is not None and (threads or get is dask.multiprocessing.get):
+        watched = _Watched(MultiprocessingPoolExecutor(pool) if isinstance(pool, Pool) else pool)
+    elif threads:
+        # processes are awaited by dask, threads are not
+        own = ThreadPoolExecutor(dask.config.get("num_workers", None) or CPU_COUNT)
+        watched = _Watched(own)
+    try:
+        yield {} if watched is None else {"scheduler" if watched._executor is scheduler else "pool": watched}
+    finally:
+        if watched is not None:
+            watched.settle()
+        if own is not None:
+            own.shutdown()
+
+
+def _keys(delayed: Sequence[Any]) -> set[Any]:
+    """The keys of all tasks, under which they are computed: those of fused ones as well."""
+    collections, _ = dask.base.unpack_collections(*delayed)
+    found = (*collections, *dask.base.optimize(*collections))
+    return {key for each in found for key in each.__dask_graph__()}
+
+
+def _await_workers(client: Any, keys: AbstractSet[Any]) -> None:
+    """Wait until no worker of a cluster has a task of a computation that failed.
+
+    The scheduler has taken the tasks back, which workers hear of a moment later, and do not stop for.
+    """
+    quiet = 0
+    while quiet < 2:
+        time.sleep(_POLL)
+        found = client.run(_has_tasks, keys, on_error="ignore")
+        quiet = 0 if any(found.values()) else quiet + 1
+
+
+def _has_tasks(keys: AbstractSet[Any], dask_worker: Any) -> bool:
+    """Whether a worker runs one of some tasks, or is going to."""
+    state = dask_worker.state
+    waiting = {task.key for task in state.tasks.values() if task.state in {"ready", "constrained", "waiting", "fetch"}}
+    return bool(keys & (waiting | {task.key for task in state.all_running_tasks}))
 
 
 @contextmanager

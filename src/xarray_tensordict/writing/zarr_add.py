@@ -18,7 +18,7 @@ from .plan import Source, WritePlan
 from .store_fit import check_sizes
 from .stored_form import Layout
 from .streaming import stream_source
-from .zarr_finish import quiet
+from .zarr_finish import zarr_writes
 from .zarr_target import ZarrTarget
 from .zarr_there import Change, There, finish_of, mark_there, plan_region, take_back, write_change
 from .zarr_writer import ZarrOptions, check_attrs, dataset_of, write_group
@@ -131,7 +131,7 @@ class Created:
 
     def remove(self) -> None:
         """Leave the groups as they were."""
-        with quiet():
+        with zarr_writes():
             for node, names, attrs in self.before:
                 for name in set(node.keys()) - names:
                     del node[name]
@@ -140,7 +140,7 @@ class Created:
 
 def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOptions, made: Created) -> None:
     """Create the new arrays, group by group; attributes of groups are added to those there are."""
-    with quiet():
+    with zarr_writes():
         if plan.unbatched:
             merge_unbatched(plan, there)
         for key, group in plan.groups.items():

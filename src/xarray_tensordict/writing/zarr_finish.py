@@ -20,6 +20,7 @@ from ..core.model import GroupBatch, Key
 from ..dataset.entries import td_names
 from ..stores.zarr_completeness import mark_of, unwritten
 from ..stores.zarr_members import walk_members
+from ..stores.zarr_private import await_requests
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Finish:
 
 def finish(step: Finish, *, unmark: bool = True) -> None:
     """Carry out the last step."""
-    with quiet():
+    with zarr_writes():
         root = step.open()
         for key, record in step.records.items():
             node = step.open(key)
@@ -87,7 +88,7 @@ def _finish_after(step: Finish, results: Any) -> None:
 
 def mark(step: Finish, content: Mapping[str, Any]) -> None:
     """Say that the group is being written."""
-    with quiet():
+    with zarr_writes():
         step.open().attrs[INCOMPLETE_ATTR] = dict(content)
 
 
@@ -96,7 +97,7 @@ def settle_mark(step: Finish, region: Mapping[str, slice], written: Sequence[str
 
     Writers of other regions may come to the same end at the same time; each does the same.
     """
-    with quiet():
+    with zarr_writes():
         root = step.open()
         found = mark_of(root)
         if found is None:
@@ -149,9 +150,16 @@ def _record_batches(root: zarr.Group, batches: Mapping[Key, GroupBatch]) -> None
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Zarr warns of fixed-length strings and of consolidated metadata, for which v3 has no specification yet."""
+def zarr_writes() -> Iterator[None]:
+    """Around what writes with zarr: an error leaves when nothing is written any more, so that it can be cleaned up after.
+
+    Zarr warns of fixed-length strings and of consolidated metadata, for which v3 has no specification yet.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The data type .* does not have a Zarr V3 specification")
         warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
-        yield
+        try:
+            yield
+        except BaseException:
+            await_requests()
+            raise

@@ -26,7 +26,7 @@ from .store_fit import fit
 from .stored_form import contiguous
 from .streaming import streamed
 from .zarr_create import is_consolidated
-from .zarr_finish import Finish, delayed_finish, finish, mark, quiet, settle_mark
+from .zarr_finish import Finish, delayed_finish, finish, mark, settle_mark, zarr_writes
 from .zarr_target import ZarrTarget
 from .zarr_writer import ZarrOptions
 
@@ -96,7 +96,7 @@ def open_there(target: ZarrTarget, options: ZarrOptions) -> There:
         # whoever completes a store knows that it is not complete
         warnings.filterwarnings("ignore", message=".*the store is not complete")
         ds = open_flat(reader, OpenOptions(nested=True))
-    with quiet():
+    with zarr_writes():
         root = zarr.open_group(
             target.store, path=prefix, mode="r+", use_consolidated=False, storage_options=options.storage_options
         )
@@ -210,7 +210,7 @@ def write_change(
 
             rewrite_texts(change.texts, there)
     except BaseException:
-        with quiet():
+        with zarr_writes():
             for array, shape in grown:
                 array.resize(shape)
         if marked:
@@ -277,7 +277,7 @@ def _write_regions(change: Change, there: There) -> list[Any]:
     """Write what is in memory; returns a ``Delayed`` for what dask holds."""
     sources, targets, regions = [], [], []
     found = mark_of(there.root)
-    with quiet():
+    with zarr_writes():
         for array, shape, where, variable in change.regions:
             if shape is not None:
                 array.resize(shape)

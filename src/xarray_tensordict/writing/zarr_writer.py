@@ -24,7 +24,7 @@ from .packing import packed
 from .plan import GroupPlan, WritePlan
 from .running import compute_all
 from .stored_form import Stored, contiguous, to_json
-from .zarr_finish import Finish, delayed_finish, finish, mark, quiet
+from .zarr_finish import Finish, delayed_finish, finish, mark, zarr_writes
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def write_new(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions, *,
         "records": {"/".join(key): record for key, record in records.items()},
     }
     delayed = []
-    with quiet():
+    with zarr_writes():
         for key, ds in datasets.items():
             if in_place and not key:
                 ds = ds.assign_attrs({INCOMPLETE_ATTR: content})
