@@ -1,6 +1,7 @@
 """Open, preprocess, write, open again: the operations of `preprocessing`, on several kinds of stores."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,84 @@ def test_files_that_are_packed_each_in_its_own_way_are_concatenated_without_loss
         year.td.to_zarr(tmp_path / "year.zarr", layout="xarray")
     with xr.open_dataset(tmp_path / "year.zarr", engine="tensordict") as found:
         xr.testing.assert_identical(found.load(), year)
+
+
+# -- so does a value that stands for missing ones ----------------------------------------------------------------------
+
+FILLED = {
+    "floats": ({"_FillValue": -999.0}, "float32 with _FillValue=-999.0"),
+    "missing_value": ({"missing_value": -999.0}, "float32 with missing_value=-999.0"),
+    "two values": ({"_FillValue": -999.0, "missing_value": 7.0}, "float32 with _FillValue=-999.0"),
+    "packed integers": (
+        {"_FillValue": -500, "missing_value": 7, "scale_factor": 2.0, "add_offset": 1.0, "dtype": "i2"},
+        "int16",
+    ),
+    "packed floats": ({"_FillValue": -499.5, "scale_factor": 2.0, "dtype": "f4"}, "float32 with scale_factor=2.0"),
+}
+
+
+def filled_store(folder: Path, writer: str, encoding: Mapping[str, Any]) -> Path:
+    """What xarray wrote: a value is missing."""
+    path = folder / "filled"
+    ds = xr.Dataset({"x": ("time", np.array([1, np.nan, 3], "f4"))}, coords={"time": np.arange(3)})
+    encoding = {word: value for word, value in encoding.items() if value != 7}
+    if writer == "to_zarr":
+        ds.to_zarr(path, encoding={"x": encoding}, consolidated=False)
+    else:
+        ds.to_netcdf(path, engine="h5netcdf", encoding={"x": encoding}, unlimited_dims=["time"])
+    return path
+
+
+@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
+@pytest.mark.parametrize(("encoding", "told"), FILLED.values(), ids=FILLED)
+class TestAValueThatHasBecomeTheFillValue:
+    def changed(self, folder: Path, writer: str, encoding: Any, chunks: Any) -> xr.Dataset:
+        ds = xr.open_dataset(filled_store(folder, writer, encoding), engine="tensordict", chunks=chunks)
+        found = ds.assign(x=ds["x"].fillna(-999.0))
+        found["x"].encoding = dict(encoding)
+        return found.load() if chunks is None else found
+
+    def test_is_kept_with_a_warning_where_it_is_in_memory(self, tmp_path, writer, encoding, told) -> None:
+        changed = self.changed(tmp_path, writer, encoding, None)
+        with pytest.warns(UserWarning, match=f"'x': {told}.* does not hold -999.0, so it is written as float"):
+            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
+        with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
+            np.testing.assert_array_equal(found["x"].values, [1, -999, 3])
+
+    def test_stops_the_write_where_dask_computes_it(self, tmp_path, writer, encoding, told) -> None:
+        changed = self.changed(tmp_path, writer, encoding, {})
+        with pytest.raises(ValueError, match=f"'x': {told}.* does not hold -999.0; .*drop_encoding"):
+            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
+        assert not (tmp_path / "out").exists()
+
+    def test_is_refused_where_rows_are_appended(self, tmp_path, writer, encoding, told) -> None:
+        path = filled_store(tmp_path, writer, encoding)
+        with xr.open_dataset(path, engine="tensordict") as there:
+            dtype = there["x"].dtype
+        rows = xr.Dataset({"x": ("time", np.array([-999], dtype))}, coords={"time": [3]})
+        with pytest.raises(ValueError, match=r"'x': (float32|int16) with .* does not hold -999\.0"):
+            getattr(rows.td, writer)(path, append_dim="time")
+        getattr((rows + 2).td, writer)(path, append_dim="time")
+        with xr.open_dataset(path, engine="tensordict") as found:
+            np.testing.assert_array_equal(found["x"].values, [1, np.nan, 3, -997])
+
+    def test_missing_values_stay_missing(self, tmp_path, writer, encoding, told) -> None:
+        with xr.open_dataset(filled_store(tmp_path, writer, encoding), engine="tensordict") as ds:
+            ds["x"].encoding = dict(encoding)
+            getattr(ds.td, writer)(tmp_path / "out", layout="xarray")
+            with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
+                np.testing.assert_array_equal(found["x"].values, [1, np.nan, 3])
+
+
+@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
+def test_integers_stay_integers_whatever_stood_for_missing_ones(tmp_path: Path, writer: str) -> None:
+    ds = xr.Dataset({"n": ("time", np.array([0, -1, 2], "i4"))})
+    for number, encoding in enumerate(({"_FillValue": -1}, {"missing_value": 0}, {"scale_factor": 2.0})):
+        ds["n"].encoding = dict(encoding)
+        getattr(ds.td, writer)(tmp_path / f"{number}", layout="xarray")
+        with xr.open_dataset(tmp_path / f"{number}", engine="tensordict") as found:
+            xr.testing.assert_identical(found.load(), ds)
+            assert found["n"].dtype == "i4"
 
 
 # -- the record of the batch, and the dims it speaks of -----------------------------------------------------------------

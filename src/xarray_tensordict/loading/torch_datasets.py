@@ -56,7 +56,10 @@ class RowsDataset(Dataset[TensorDict]):
 
     def __getitems__(self, indices: Sequence[int]) -> TensorDict:
         """Read several samples at once: a TensorDict of batch ``[len(indices), ...]``."""
-        numbers = np.asarray(indices, dtype=np.int64).reshape(-1)
+        given = np.asarray(indices).reshape(-1)
+        if given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"expected the numbers of samples, got {indices!r:.80}")
+        numbers = given.astype(np.int64)
         count = len(self)
         wrong = numbers[(numbers < -count) | (numbers >= count)]
         if len(wrong):

@@ -1,8 +1,9 @@
-"""Whether packed integers hold the values of a variable: a packing outlives the values that it was made for.
+"""Whether a variable is read again as it is written: a packing and a fill value outlive the values they were made for.
 
 ``xr.map_blocks(template=)``, ``copy(data=)``, ``concat`` of files that are packed each in its own way, ``shift`` and
-``reindex`` all keep an encoding whose integers then wrap around, or have no code for NaN. xarray does not look
-(measured: 1e6 in int16 with ``scale_factor=0.5`` is stored as -31616 * 0.5, without a warning).
+``reindex`` all keep an encoding whose integers then wrap around, or have no code for NaN; and a value that has become
+the fill value is read as NaN. xarray does not look (measured: 1e6 in int16 with ``scale_factor=0.5`` is stored as
+-31616 * 0.5, without a warning).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ..callers import outside
 from ..dataset.xarray_private import in_memory, read
 from .stored_form import map_values
 
-PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
+_FILLS = ("_FillValue", "missing_value")
+_MARKS = ("scale_factor", "add_offset", *_FILLS)
+PACKING = (*_MARKS, "dtype", "_Unsigned")
 
 
 def packed(
@@ -44,6 +47,7 @@ def packed(
     UserWarning
         Where a packing that came along is dropped, since values in memory do not fit.
     """
+    encoding = with_one_fill(encoding)
     whole = {**encoding, **asked}
     if not _is_packing(variable, whole):
         return variable, dict(encoding)
@@ -56,7 +60,8 @@ def packed(
     found = misfit(read(variable), whole, exactly=True) if in_memory(variable) else None
     if found is not None:
         warnings.warn(
-            f"variable {name!r}: {found}, so it is written as {variable.dtype}; pass encoding= to pack it in another way",
+            f"variable {name!r}: {found}, so it is written as {variable.dtype} without that; pass encoding= to choose another "
+            f"packing or fill value",
             UserWarning,
             stacklevel=outside(),
         )
@@ -64,22 +69,34 @@ def packed(
     return variable, dict(encoding)
 
 
+def with_one_fill(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """An encoding with one value for what is missing: files may have several, which xarray reads and does not write."""
+    fill = encoding.get("_FillValue")
+    several = fill is not None and not np.array_equal(
+        np.ravel(encoding.get("missing_value", fill)), [fill], equal_nan=True
+    )
+    return {word: value for word, value in encoding.items() if not (several and word == "missing_value")}
+
+
 def _bare(encoding: Mapping[str, Any]) -> dict[str, Any]:
     return {word: value for word, value in encoding.items() if word not in PACKING}
 
 
 def _is_packing(variable: xr.Variable, encoding: Mapping[str, Any]) -> bool:
-    if variable.dtype.kind not in "iuf" or "dtype" not in encoding:
+    """Whether values may be read as others than those written: they are packed, or some stand for missing ones."""
+    if variable.dtype.kind not in "iuf":
         return False
-    dtype = np.dtype(encoding["dtype"])
+    if any(encoding.get(word) is not None for word in _MARKS):
+        return True
+    dtype = np.dtype(encoding.get("dtype") or variable.dtype)
     narrower = dtype.kind == "f" and variable.dtype.kind == "f" and dtype.itemsize < variable.dtype.itemsize
     return dtype != variable.dtype and (dtype.kind in "iu" or narrower)
 
 
 def _is_stale(variable: xr.Variable, encoding: Mapping[str, Any]) -> bool:
-    """Whether no store of this encoding decodes to this dtype: numbers that were integers, or narrower floats."""
-    marks = {"scale_factor", "add_offset", "_FillValue", "missing_value"} & set(encoding)
-    return variable.dtype.kind == "f" and not any(encoding[mark] is not None for mark in marks)
+    """Whether no store of this encoding decodes to this dtype: floats that were integers, integers that were floats."""
+    decodes_to_floats = any(encoding.get(word) is not None for word in _MARKS)
+    return decodes_to_floats == (variable.dtype.kind in "iu")
 
 
 def checked(
@@ -117,25 +134,40 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     'int16 with scale_factor=0.5 does not hold 1000000.0'
     >>> misfit(np.array([0.25]), {"dtype": "int16", "scale_factor": 0.5}, exactly=True)
     'int16 with scale_factor=0.5 does not hold 0.25'
+    >>> misfit(np.array([np.nan, -999.0]), {"_FillValue": -999.0}, exactly=True)
+    'float64 with _FillValue=-999.0 does not hold -999.0'
     >>> misfit(np.array([np.nan]), {"dtype": "int16", "_FillValue": -1}, exactly=True)
     """
-    dtype = np.dtype(encoding["dtype"])
     values = np.asarray(values)
-    fill = next((encoding[word] for word in ("_FillValue", "missing_value") if encoding.get(word) is not None), None)
+    dtype = np.dtype(encoding.get("dtype") or values.dtype)
+    fills = np.ravel([each for word in _FILLS if encoding.get(word) is not None for each in np.ravel(encoding[word])])
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
-    if missing.any() and fill is None and dtype.kind in "iu":
+    if missing.any() and not fills.size and dtype.kind in "iu":
         return f"{_words(dtype, encoding)} has no _FillValue for NaN"
     present = values[~missing]
     if dtype.kind == "f" or not present.size:
-        wrong = _rounded(present, dtype, encoding) if exactly else np.zeros(present.shape, bool)
+        wrong = _taken(present, dtype, encoding, fills)
+        if exactly:
+            wrong |= _rounded(present, dtype, encoding)
     else:
-        wrong = _without_code(present, dtype, encoding, fill, exactly=exactly)
+        wrong = _without_code(present, dtype, encoding, fills, exactly=exactly)
     return f"{_words(dtype, encoding)} does not hold {present[wrong][0]!s}" if wrong.any() else None
 
 
 def _words(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> str:
     said = [f"{word}={encoding[word]!s}" for word in PACKING if word != "dtype" and encoding.get(word) is not None]
     return f"{dtype} with {', '.join(said)}" if said else str(dtype)
+
+
+def _taken(
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], fills: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Which values would be read as missing, since they are stored as what stands for those."""
+    if not fills.size:
+        return np.zeros(values.shape, bool)
+    step, origin = encoding.get("scale_factor") or 1, encoding.get("add_offset") or 0
+    with np.errstate(over="ignore"):
+        return np.isin(((values - origin) / step).astype(dtype), fills.astype(dtype))
 
 
 def _rounded(values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -146,26 +178,35 @@ def _rounded(values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mappi
 
 
 def _without_code(
-    values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], fill: Any, *, exactly: bool
+    values: np.ndarray[Any, Any],
+    dtype: np.dtype[Any],
+    encoding: Mapping[str, Any],
+    fills: np.ndarray[Any, Any],
+    *,
+    exactly: bool,
 ) -> np.ndarray[Any, Any]:
     unsigned = str(encoding.get("_Unsigned", "true" if dtype.kind == "u" else "false")) == "true"
     limits = np.iinfo(f"{'u' if unsigned else 'i'}{dtype.itemsize}")
-    code = None if fill is None or np.isnan(fill) else int(fill)
-    if code is not None and not limits.min <= code <= limits.max:
-        code += -(1 << limits.bits) if code > 0 else 1 << limits.bits
+    taken = [_within(int(fill), limits) for fill in fills[~np.isnan(fills)]]
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
     if values.dtype.kind in "iu" and scale is None and offset is None:
         # no way round by floats, which hold no int64
         wrong = (values < limits.min) | (values > limits.max)
-        return np.asarray(wrong if code is None else wrong | (values == code))
+        return np.asarray(wrong | np.isin(values, taken) if taken else wrong)
     step, origin = float(scale or 1.0), float(offset or 0.0)
     exact = (values.astype("float64") - origin) / step
     codes = np.rint(exact)
     wrong = ~((codes >= limits.min) & (codes <= limits.max))
-    if code is not None:
-        wrong |= codes == code
+    wrong |= np.isin(codes, taken)
     if exactly:
         eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0.0
         slack = 1e-3 + 4 * eps * np.maximum(np.abs(values.astype("float64")), abs(origin)) / abs(step)
         wrong |= np.abs(exact - codes) > slack
     return np.asarray(wrong)
+
+
+def _within(code: int, limits: np.iinfo[Any]) -> int:
+    """A code as its bits are read, with the sign or without."""
+    if limits.min <= code <= limits.max:
+        return code
+    return code - (1 << limits.bits) if code > 0 else code + (1 << limits.bits)

@@ -13,7 +13,7 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
 from ..core.model import Inference
-from .packing import checked
+from .packing import checked, with_one_fill
 from .stored_form import as_declared, map_values, nanoseconds
 
 
@@ -138,7 +138,7 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
             {**encoding, "dtype": array.dtype},
             remedy=f"{where} stores it so; write to a new store",
         )
-    bare = xr.Variable(held.dims, held._data, {}, encoding, fastpath=True)
+    bare = xr.Variable(held.dims, held._data, {}, with_one_fill(encoding), fastpath=True)
     with warnings.catch_warnings():
         # xarray warns where it takes other units than those of the array, which is refused below
         warnings.simplefilter("ignore", UserWarning)
