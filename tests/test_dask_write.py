@@ -261,7 +261,7 @@ def test_a_cluster_computes_and_the_client_writes(tmp_path, layout, cluster, cap
 # -- the bar -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["to_zarr", "to_h5"])
+@pytest.mark.parametrize("kind", ["to_zarr", "to_h5", "to_memmap"])
 @pytest.mark.parametrize("has_tqdm", [True, False])
 def test_a_bar_is_shown_where_it_is_asked_for(tmp_path, monkeypatch, capfd, kind, has_tqdm):
     imported = builtins.__import__

@@ -165,7 +165,7 @@ def test_refusals_are_not_put_off(path):
 
 def test_progress_is_shown(path, capsys):
     many_blocks().td.to_memmap(path, progress=True)
-    assert "100%" in capsys.readouterr().out
+    assert "100%" in capsys.readouterr().err
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------
