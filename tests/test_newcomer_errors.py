@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import dask.array
 import h5py
 import numpy as np
 import pytest
@@ -248,3 +249,16 @@ def test_a_forgotten_close_does_not_stand_in_the_way_of_the_next_write():
     (ds + 1).td.to_h5("run.h5")
     with opened("run.h5") as again:
         np.testing.assert_array_equal(again["obs"], np.ones((6, 3), "f4"))
+
+
+def test_chunks_of_unknown_sizes_are_told_of():
+    values = dask.array.arange(20, chunks=5)
+    ds = xr.Dataset({"x": ("time", values[values % 2 == 0])})
+    for use in (
+        lambda: ds.td.batch_size,
+        lambda: ds.td.to_tensordict(),
+        lambda: list(ds.td.batches(2)),
+        lambda: ds.td.to_zarr("a.zarr"),
+    ):
+        with pytest.raises(ValueError, match=r"'x' has the shape \(nan,\): .*compute_chunk_sizes"):
+            use()

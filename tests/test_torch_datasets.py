@@ -137,8 +137,14 @@ def test_options_of_the_order_need_a_batch_size():
 
 
 def test_a_sample_has_a_number():
+    data = numbered(4).td.to_torch_dataset()
+    for several in ([1.7], [True], ["1"], torch.tensor([0.0])):
+        with pytest.raises(TypeError, match="expected the numbers of samples"):
+            data.__getitems__(several)
+    with pytest.raises(IndexError, match="sample 18446744073709551615 of"):
+        data.__getitems__(np.array([2**64 - 1], "u8"))
     with pytest.raises(TypeError, match=r"got slice\(1, 3, None\); several at once: data.__getitems__"):
-        numbered(4).td.to_torch_dataset()[1:3]
+        data[1:3]
 
 
 @pytest.mark.parametrize("kind", KINDS)

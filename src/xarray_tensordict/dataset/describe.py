@@ -86,5 +86,18 @@ def describe_dataset(ds: xr.Dataset, prefix: Key = ()) -> list[ArrayInfo]:
         if name in ds.coords:
             role = "index" if dims == (str(name),) else "coord"
         unlimited = frozenset(axis for axis, dim in enumerate(variable.dims) if dim in unlimited_dims)
-        infos.append(ArrayInfo(key, variable.shape, kind_of(variable.dtype, found), dims, role, unlimited, found))
+        infos.append(
+            ArrayInfo(key, _known_shape(key, variable), kind_of(variable.dtype, found), dims, role, unlimited, found)
+        )
     return infos
+
+
+def _known_shape(key: Key, variable: xr.Variable) -> tuple[int, ...]:
+    shape: tuple[int, ...] = variable.shape
+    if any(size != size for size in shape):
+        raise ValueError(
+            f"variable {'/'.join(key)!r} has the shape {shape}: it is a dask array of chunks of unknown sizes, as a selection "
+            f"by a mask gives, which xarray does not support. Call compute_chunk_sizes() of the array before it becomes a "
+            f"variable, or select with ds.isel and positions"
+        )
+    return shape

@@ -59,11 +59,11 @@ class RowsDataset(Dataset[TensorDict]):
         given = np.asarray(indices).reshape(-1)
         if given.size and given.dtype.kind not in "iu":
             raise TypeError(f"expected the numbers of samples, got {indices!r:.80}")
-        numbers = given.astype(np.int64)
         count = len(self)
-        wrong = numbers[(numbers < -count) | (numbers >= count)]
+        wrong = given[(given < -count) | (given >= count)]
         if len(wrong):
             raise IndexError(f"sample {wrong[0]} of {count}: expected -{count} to {count - 1}")
+        numbers = given.astype(np.int64)
         return read_samples(self._reader, self._samples, np.where(numbers < 0, numbers + count, numbers))
 
     def __repr__(self) -> str:
