@@ -133,6 +133,18 @@ def test_a_computation_inside_of_a_task_does_not_wait_for_itself(tmp_path):
         np.testing.assert_array_equal(found["x"], x + x.sum("f"))
 
 
+def test_tasks_see_the_context_of_the_caller(tmp_path):
+    def mode(block: np.ndarray) -> np.ndarray:
+        return np.full_like(block, np.geterr()["divide"] == "raise")
+
+    ds = dataset().chunk(time=2)
+    ds = ds.assign(x=ds["x"].copy(data=ds["x"].data.map_blocks(mode, dtype="f8")))
+    with np.errstate(divide="raise"):
+        ds.td.to_zarr(tmp_path / "a.zarr")
+    with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict") as found:
+        assert found["x"].all()
+
+
 class Failing(zarr.storage.WrapperStore[zarr.storage.LocalStore]):
     """A store that fails to write one chunk while it still writes the next one."""
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
 from multiprocessing.pool import Pool
 from typing import Any
 
@@ -81,6 +83,9 @@ class _Watched(Executor):
 
     def submit(self, function: Any, /, *args: Any, **keywords: Any) -> Future[Any]:
         self._running = [future for future in self._running if not future.done()]
+        if isinstance(self._executor, ThreadPoolExecutor):
+            # numpy.errstate and the like, as in dask's own threads
+            function = partial(copy_context().run, function)
         future: Future[Any] = self._executor.submit(function, *args, **keywords)
         self._running.append(future)
         return future
@@ -131,7 +136,10 @@ def _await_workers(client: Any, keys: AbstractSet[Any]) -> None:
     quiet = 0
     while quiet < 2:
         time.sleep(_POLL)
-        found = client.run(_has_tasks, keys, on_error="ignore")
+        try:
+            found = client.run(_has_tasks, keys, on_error="ignore")
+        except (OSError, RuntimeError):
+            return  # the cluster itself is gone
         quiet = 0 if any(found.values()) else quiet + 1
 
 
