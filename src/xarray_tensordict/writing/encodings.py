@@ -6,21 +6,18 @@ options in zarr. None of them may make a write fail, and none may change a value
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.conventions import encode_cf_variable
 
 from ..core.blocks import merged_chunks
 from ..core.suggest import there_are
 from .output_chunks import CHUNK_BYTES, default_chunks
+from .packing import PACKING, TIMES, time_misfit
 
-_CF_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "dtype", "_Unsigned")
-_CF_TIMES = ("units", "calendar")
-_CF_KEPT = (*_CF_PACKING, *_CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
+_CF_KEPT = (*PACKING, *TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
 _H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
 # the resolution of times, and of the units that would round or wrap them
 _STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -38,13 +35,13 @@ def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
         units = str(kept.get("units", "")).partition(" ")[0]
         finer = _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3)
         if finer or not _holds_times(variable, kept):
-            for name in (*_CF_TIMES, "dtype", "_FillValue", "missing_value"):
+            for name in (*TIMES, "dtype", "_FillValue", "missing_value"):
                 kept.pop(name, None)
     elif variable.dtype.kind not in "biufc" or np.dtype(_dtype_of(kept)).kind not in "biufc":
         # strings: the dtype they were read as says nothing about how they are to be written
-        kept = {name: value for name, value in kept.items() if name not in (*_CF_PACKING, *_CF_TIMES)}
+        kept = {name: value for name, value in kept.items() if name not in (*PACKING, *TIMES)}
     elif variable.dtype.kind == "b" or np.dtype(_dtype_of(kept)).kind == "b":
-        kept = {name: value for name, value in kept.items() if name not in _CF_PACKING}
+        kept = {name: value for name, value in kept.items() if name not in PACKING}
     return kept
 
 
@@ -54,14 +51,7 @@ def _holds_times(variable: xr.Variable, encoding: dict[str, Any]) -> bool:
         return "dtype" not in encoding
     if variable.chunks is not None:
         return np.dtype(_dtype_of(encoding)).kind == "f" and encoding.get("dtype") is not None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            held = xr.Variable(variable.dims, np.asarray(variable.values), {}, encoding)
-            encode_cf_variable(held)
-    except (Warning, ValueError, OverflowError, TypeError):
-        return False
-    return True
+    return time_misfit(np.asarray(variable.values), encoding, action="error") is None
 
 
 def _dtype_of(encoding: Mapping[str, Any]) -> Any:

@@ -8,20 +8,26 @@ the fill value is read as NaN. xarray does not look (measured: 1e6 in int16 with
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..callers import outside
 from ..dataset.xarray_private import in_memory, read
 from .stored_form import map_values
 
-_FILLS = ("_FillValue", "missing_value")
-_MARKS = ("scale_factor", "add_offset", *_FILLS)
+FILLS = ("_FillValue", "missing_value")
+_SCALES = ("scale_factor", "add_offset")
+_MARKS = (*_SCALES, *FILLS)
 PACKING = (*_MARKS, "dtype", "_Unsigned")
+TIMES = ("units", "calendar")
+_ALL = (*PACKING, *TIMES)
 
 
 def packed(
@@ -47,11 +53,14 @@ def packed(
     UserWarning
         Where a packing that came along is dropped, since values in memory do not fit.
     """
+    _check_fills(name, variable, asked)
     encoding = with_one_fill(encoding)
     whole = {**encoding, **asked}
     if not _is_packing(variable, whole):
         return variable, dict(encoding)
-    given = bool(set(PACKING) & set(asked))
+    given = bool(set(_ALL) & set(asked))
+    if variable.dtype.kind in "mM" and not given and variable.chunks is None:
+        return variable, dict(encoding)  # the encoding was chosen by these values
     if not given and _is_stale(variable, whole):
         return variable, _bare(encoding)
     if given or variable.chunks is not None:
@@ -69,34 +78,60 @@ def packed(
     return variable, dict(encoding)
 
 
+def _check_fills(name: str, variable: xr.Variable, asked: Mapping[str, Any]) -> None:
+    if None not in (asked.get("_FillValue"), asked.get("missing_value")) and with_one_fill(asked) != dict(asked):
+        raise ValueError(
+            f"encoding: variable {name!r} is to have _FillValue={asked['_FillValue']!r} and missing_value="
+            f"{asked['missing_value']!r}, and one value stands for what is missing; pass one of them"
+        )
+    dtype = np.dtype(asked.get("dtype") or variable.dtype)
+    if dtype.kind in "iu" and variable.dtype.kind in "biufc" and not all(map(partial(_is_code, dtype), _fills(asked))):
+        raise ValueError(
+            f"encoding: variable {name!r} is to be {_words(dtype, asked)}, and {dtype} does not hold that value; pass another"
+        )
+
+
 def with_one_fill(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """An encoding with one value for what is missing: files may have several, which xarray reads and does not write."""
-    fill = encoding.get("_FillValue")
-    several = fill is not None and not np.array_equal(
-        np.ravel(encoding.get("missing_value", fill)), [fill], equal_nan=True
-    )
-    return {word: value for word, value in encoding.items() if not (several and word == "missing_value")}
+    found = dict(encoding)
+    fill, others = found.get("_FillValue"), np.ravel(found.get("missing_value", []))
+    if fill is None and others.size > 1:
+        fill = found["_FillValue"] = others[0]
+    if fill is not None and others.size and not np.array_equal(others, [fill], equal_nan=others.dtype.kind == "f"):
+        del found["missing_value"]
+    return found
 
 
 def _bare(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    return {word: value for word, value in encoding.items() if word not in PACKING}
+    return {word: value for word, value in encoding.items() if word not in _ALL}
+
+
+def _has(encoding: Mapping[str, Any], words: Iterable[str]) -> bool:
+    return any(encoding.get(word) is not None for word in words)
 
 
 def _is_packing(variable: xr.Variable, encoding: Mapping[str, Any]) -> bool:
     """Whether values may be read as others than those written: they are packed, or some stand for missing ones."""
-    if variable.dtype.kind not in "iuf":
+    kind = variable.dtype.kind
+    if kind in "mM":
+        return _has(encoding, _ALL)
+    if kind not in "iufc":
         return False
-    if any(encoding.get(word) is not None for word in _MARKS):
+    if _has(encoding, _MARKS):
         return True
     dtype = np.dtype(encoding.get("dtype") or variable.dtype)
-    narrower = dtype.kind == "f" and variable.dtype.kind == "f" and dtype.itemsize < variable.dtype.itemsize
-    return dtype != variable.dtype and (dtype.kind in "iu" or narrower)
+    narrower = dtype.kind == kind and kind in "fc" and dtype.itemsize < variable.dtype.itemsize
+    other = dtype.kind in "iub" or dtype.kind != kind or narrower
+    return bool(other and dtype != variable.dtype)
 
 
 def _is_stale(variable: xr.Variable, encoding: Mapping[str, Any]) -> bool:
-    """Whether no store of this encoding decodes to this dtype: floats that were integers, integers that were floats."""
-    decodes_to_floats = any(encoding.get(word) is not None for word in _MARKS)
-    return decodes_to_floats == (variable.dtype.kind in "iu")
+    """Whether no store of this encoding decodes to numbers of this kind: floats that were integers, and so on."""
+    kind = variable.dtype.kind.replace("u", "i")
+    if kind not in "if":
+        return False
+    stored = np.dtype(encoding.get("dtype") or variable.dtype).kind.replace("u", "i")
+    return bool(("f" if _has(encoding, _MARKS) else stored) != kind)
 
 
 def checked(
@@ -139,24 +174,40 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     >>> misfit(np.array([np.nan]), {"dtype": "int16", "_FillValue": -1}, exactly=True)
     """
     values = np.asarray(values)
+    if values.dtype.kind in "mM":
+        return time_misfit(values, encoding)
     dtype = np.dtype(encoding.get("dtype") or values.dtype)
-    fills = np.ravel([each for word in _FILLS if encoding.get(word) is not None for each in np.ravel(encoding[word])])
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
-    if missing.any() and not fills.size and dtype.kind in "iu":
+    fills = _fills(encoding)
+    missing = np.isnan(values) if values.dtype.kind in "fc" else np.zeros(values.shape, bool)
+    if missing.any() and not fills.size and dtype.kind in "iub":
         return f"{_words(dtype, encoding)} has no _FillValue for NaN"
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        return f"{_words(dtype, encoding)} does not hold complex numbers"
+    if dtype.kind in "iu" and not all(map(partial(_is_code, dtype), fills)):
+        return f"{_words(dtype, encoding)} has a value for missing ones that {dtype} does not hold"
     present = values[~missing]
-    if dtype.kind == "f" or not present.size:
-        wrong = _taken(present, dtype, encoding, fills)
-        if exactly:
-            wrong |= _rounded(present, dtype, encoding)
-    else:
+    if dtype.kind in "iu":
         wrong = _without_code(present, dtype, encoding, fills, exactly=exactly)
+    else:
+        wrong = _changed(present, dtype, encoding, exactly=exactly) | _taken(present, dtype, encoding, fills)
     return f"{_words(dtype, encoding)} does not hold {present[wrong][0]!s}" if wrong.any() else None
 
 
+def _fills(encoding: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """The values that stand for missing ones."""
+    return np.ravel([each for word in FILLS if encoding.get(word) is not None for each in np.ravel(encoding[word])])
+
+
 def _words(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> str:
-    said = [f"{word}={encoding[word]!s}" for word in PACKING if word != "dtype" and encoding.get(word) is not None]
+    said = [f"{word}={encoding[word]!s}" for word in _ALL if word != "dtype" and encoding.get(word) is not None]
     return f"{dtype} with {', '.join(said)}" if said else str(dtype)
+
+
+def _codes(values: np.ndarray[Any, Any], encoding: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """What is stored for values, before it is rounded."""
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    found = values if offset is None else values - np.asarray(offset, "float64")
+    return found if scale is None else found / np.asarray(scale, "float64")
 
 
 def _taken(
@@ -165,16 +216,20 @@ def _taken(
     """Which values would be read as missing, since they are stored as what stands for those."""
     if not fills.size:
         return np.zeros(values.shape, bool)
-    step, origin = encoding.get("scale_factor") or 1, encoding.get("add_offset") or 0
-    with np.errstate(over="ignore"):
-        return np.isin(((values - origin) / step).astype(dtype), fills.astype(dtype))
+    with np.errstate(all="ignore"):
+        return np.isin(_codes(values, encoding).astype(dtype), fills.astype(dtype))
 
 
-def _rounded(values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    if {"scale_factor", "add_offset"} & set(encoding):
-        return np.zeros(values.shape, bool)
-    with np.errstate(over="ignore"):
-        return np.asarray(values.astype(dtype).astype(values.dtype) != values)
+def _changed(
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], *, exactly: bool
+) -> np.ndarray[Any, Any]:
+    """Which values become others as floats or as bools; without `exactly` floats may be rounded, and stay finite."""
+    with np.errstate(all="ignore"):
+        codes = _codes(values, encoding)
+        stored = codes.astype(dtype)
+        if dtype.kind == "b" or (exactly and not _has(encoding, _SCALES)):
+            return np.asarray(stored.astype(values.dtype) != values)
+        return np.asarray(np.isfinite(values) & ~np.isfinite(stored))
 
 
 def _without_code(
@@ -188,21 +243,27 @@ def _without_code(
     unsigned = str(encoding.get("_Unsigned", "true" if dtype.kind == "u" else "false")) == "true"
     limits = np.iinfo(f"{'u' if unsigned else 'i'}{dtype.itemsize}")
     taken = [_within(int(fill), limits) for fill in fills[~np.isnan(fills)]]
-    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
-    if values.dtype.kind in "iu" and scale is None and offset is None:
+    if values.dtype.kind in "iu" and not _has(encoding, _SCALES):
         # no way round by floats, which hold no int64
         wrong = (values < limits.min) | (values > limits.max)
         return np.asarray(wrong | np.isin(values, taken) if taken else wrong)
-    step, origin = float(scale or 1.0), float(offset or 0.0)
-    exact = (values.astype("float64") - origin) / step
+    with np.errstate(all="ignore"):
+        exact = _codes(values.astype("float64"), encoding)
     codes = np.rint(exact)
     wrong = ~((codes >= limits.min) & (codes <= limits.max))
     wrong |= np.isin(codes, taken)
     if exactly:
         eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else 0.0
+        step, origin = float(encoding.get("scale_factor") or 1.0), float(encoding.get("add_offset") or 0.0)
         slack = 1e-3 + 4 * eps * np.maximum(np.abs(values.astype("float64")), abs(origin)) / abs(step)
         wrong |= np.abs(exact - codes) > slack
     return np.asarray(wrong)
+
+
+def _is_code(dtype: np.dtype[Any], fill: Any) -> bool:
+    """Whether an integer dtype holds a fill value, with the sign or without; NaN says that there is none."""
+    size = 1 << 8 * dtype.itemsize
+    return bool(np.isnan(fill)) or (fill == int(fill) and -(size >> 1) <= int(fill) < size)
 
 
 def _within(code: int, limits: np.iinfo[Any]) -> int:
@@ -210,3 +271,33 @@ def _within(code: int, limits: np.iinfo[Any]) -> int:
     if limits.min <= code <= limits.max:
         return code
     return code - (1 << limits.bits) if code > 0 else code + (1 << limits.bits)
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Filters of warnings belong to the process: two threads that change them can leave them changed."""
+
+
+def time_misfit(
+    values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, action: Literal["ignore", "error"] = "ignore"
+) -> str | None:
+    """The same for times, which are encoded and decoded.
+
+    Parameters
+    ----------
+    action
+        Whether it is an error that xarray would take other units, of which it warns.
+    """
+    words = {word: encoding[word] for word in _ALL if encoding.get(word) is not None}
+    with _ONE_AT_A_TIME, warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter(action)
+        try:
+            coded = encode_cf_variable(xr.Variable(("time",), values.ravel(), {}, words), name="time")
+            found = decode_cf_variable("time", coded, decode_timedelta=values.dtype.kind == "m").values
+        except (Warning, ValueError, OverflowError, TypeError) as error:
+            return f"its encoding {words} does not hold its times ({error})"
+    if found.dtype.kind != values.dtype.kind:
+        return f"its encoding {words} does not hold its times"
+    wrong = ~((found == values.ravel()) | (np.isnat(found) & np.isnat(values.ravel())))
+    return f"its encoding {words} does not hold {values.ravel()[wrong][0]!s}" if wrong.any() else None

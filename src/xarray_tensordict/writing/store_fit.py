@@ -13,7 +13,7 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
 from ..core.model import Inference
-from .packing import checked, with_one_fill
+from .packing import FILLS, checked, with_one_fill
 from .stored_form import as_declared, map_values, nanoseconds
 
 
@@ -75,7 +75,8 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
     Raises
     ------
     ValueError
-        For values that the array cannot hold exactly: times between its units, strings longer than its own.
+        For values that the array cannot hold exactly: times between its units, strings longer than its own, numbers that
+        would be read as missing. What is packed with a scale is rounded by it, as all there is in the array.
     TypeError
         Where blocks of dask lose values by becoming what they were declared to be.
     """
@@ -87,12 +88,22 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         fitted = _times(name, new, there, array, attrs, where)
     elif kind in "UTOS":
         fitted = _text(name, new, array, where)
-    elif _CODED & set(attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
+    elif _is_coded(there, attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
         fitted = _encoded(name, new, there, array, where)
     else:
         fitted = new
     order = own_array_record(attrs.get(ARRAY_ATTR)).get("order")
     return fitted if order is None else _in_stored_order(fitted, order)
+
+
+def _is_coded(there: xr.Variable, attrs: Mapping[str, Any]) -> bool:
+    """Whether values are read as others than those stored: zarr v2 has the fill value of xarray in the metadata."""
+    found = there.encoding.get("_FillValue")
+    return bool(_CODED & set(attrs)) or (found is not None and not _is_nan(found))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, (float, complex, np.inexact)) and bool(np.isnan(value))
 
 
 def _in_stored_order(variable: xr.Variable, order: list[int]) -> xr.Variable:
@@ -110,7 +121,8 @@ def _times(
     if array.dtype.kind in "mM":
         stored = np.dtype(array.dtype)
         return map_values(new, lambda values: _exactly(values, stored, name, where), stored)
-    if array.dtype == np.dtype("int64") and attrs.get("units") in (NS_UNITS, "nanoseconds"):
+    exact = array.dtype == np.dtype("int64") and attrs.get("units") in (NS_UNITS, "nanoseconds")
+    if exact and not _is_coded(there, attrs):
         return map_values(new, lambda values: nanoseconds(values, name), np.dtype("int64"))
     return _encoded(name, new, there, array, where)
 
@@ -131,11 +143,12 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
     words = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar", "dtype")
     encoding = {word: there.encoding[word] for word in words if word in there.encoding}
     held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
-    if new.dtype.kind in "iuf":
+    if new.dtype.kind in "iufc":
         held = checked(
             name,
             held,
             {**encoding, "dtype": array.dtype},
+            exactly=not {"scale_factor", "add_offset"} & set(encoding),
             remedy=f"{where} stores it so; write to a new store",
         )
     bare = xr.Variable(held.dims, held._data, {}, with_one_fill(encoding), fastpath=True)
@@ -143,7 +156,7 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
         # xarray warns where it takes other units than those of the array, which is refused below
         warnings.simplefilter("ignore", UserWarning)
         coded = encode_cf_variable(bare, name=name)
-    if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array):
+    if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array, encoding):
         raise ValueError(
             f"{where}: variable {name!r} is stored as {array.dtype} in the units {encoding.get('units')!r}, which "
             "cannot hold the "
@@ -155,16 +168,17 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
     return coded
 
 
-def _comes_back(name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Array[Any]) -> bool:
+def _comes_back(
+    name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Array[Any], encoding: Mapping[str, Any]
+) -> bool:
     """Whether encoded times are decoded by the units of the array to what they were: xarray may choose others."""
+    attrs = {**dict(array.attrs), **{word: encoding[word] for word in FILLS if word in encoding}}
     stored = np.asarray(coded.values)
     held = stored.astype(array.dtype)
     if not np.array_equal(held.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
         return False
     try:
-        decoded = decode_cf_variable(
-            name, xr.Variable(new.dims, held, dict(array.attrs)), decode_timedelta=new.dtype.kind == "m"
-        )
+        decoded = decode_cf_variable(name, xr.Variable(new.dims, held, attrs), decode_timedelta=new.dtype.kind == "m")
     except (ValueError, OverflowError):
         return False
     return decoded.dtype.kind == new.dtype.kind and np.array_equal(

@@ -1,0 +1,207 @@
+"""An encoding outlives the values it was made for: what is written with it is read as it was, or refused by name."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import xarray_tensordict  # noqa: F401 - registers ds.td
+
+WRITERS: dict[str, Callable[..., Any]] = {
+    "zarr2": lambda ds, path, **more: ds.td.to_zarr(path, layout="xarray", zarr_format=2, **more),
+    "zarr3": lambda ds, path, **more: ds.td.to_zarr(path, layout="xarray", zarr_format=3, **more),
+    "h5": lambda ds, path, **more: ds.td.to_h5(path, layout="xarray", **more),
+}
+KINDS = pytest.mark.parametrize("kind", WRITERS)
+CHUNKED = pytest.mark.parametrize("chunked", [False, True], ids=["memory", "dask"])
+
+
+def one(values: Any, encoding: Mapping[str, Any] | None = None) -> xr.Dataset:
+    ds = xr.Dataset({"v": ("q", np.asarray(values))})
+    ds["v"].encoding = dict(encoding or {})
+    return ds
+
+
+def read(path: Path) -> np.ndarray:
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        return ds["v"].values
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype.kind == expected.dtype.kind
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+SECONDS = {"dtype": "int32", "units": "seconds since 1970-01-01"}
+STALE_TIMES = {
+    "past the last second of int32": (["2038-01-30", "2038-01-31"], SECONDS),
+    "no time among days": (["NaT", "1970-01-02"], {"dtype": "int32", "units": "days since 1970-01-01"}),
+    "the fill value": (
+        ["1970-01-02", "1970-01-03"],
+        {"dtype": "int64", "units": "days since 1970-01-01", "_FillValue": 1},
+    ),
+    "missing_value": (
+        ["1970-01-02", "1970-01-03"],
+        {"units": "days since 1970-01-01", "dtype": "i4", "missing_value": 2},
+    ),
+    "between float32": (
+        ["2020-01-01T00:00:01", "2020-01-02"],
+        {"dtype": "float32", "units": "seconds since 1970-01-01"},
+    ),
+}
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.parametrize(("times", "encoding"), STALE_TIMES.values(), ids=STALE_TIMES)
+class TestTimes:
+    def test_are_never_bent_to_an_encoding_that_came_along(self, tmp_path, kind, chunked, times, encoding) -> None:
+        ds = one(np.array(times, "M8[ns]"), encoding)
+        if chunked and encoding["dtype"] == "float32":
+            with pytest.raises(ValueError, match=r"'v': its encoding .* does not hold .*drop_encoding"):
+                WRITERS[kind](ds.chunk(q=1), tmp_path / "a")
+            return
+        WRITERS[kind](ds.chunk(q=1) if chunked else ds, tmp_path / "a")
+        assert_same(read(tmp_path / "a"), ds["v"].values)
+
+    def test_are_refused_where_it_was_asked_for(self, tmp_path, kind, chunked, times, encoding) -> None:
+        ds = one(np.array(times, "M8[ns]"))
+        with pytest.raises(ValueError, match=r"'v'|not possible to encode"):
+            WRITERS[kind](ds.chunk(q=1) if chunked else ds, tmp_path / "a", encoding={"v": encoding})
+        assert not (tmp_path / "a").exists()
+
+
+@KINDS
+def test_times_that_fit_keep_their_encoding(tmp_path: Path, kind: str) -> None:
+    ds = one(np.array(["2037-12-31", "1970-01-01"], "M8[ns]"), SECONDS)
+    WRITERS[kind](ds, tmp_path / "a")
+    with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+        assert found["v"].encoding["dtype"] == np.dtype("int32")
+        assert_same(found["v"].values, ds["v"].values)
+
+
+@KINDS
+def test_durations_that_do_not_fit_are_written_without_the_encoding(tmp_path: Path, kind: str) -> None:
+    ds = one(np.array([1, 40_000], "m8[s]").astype("m8[ns]"), {"dtype": "int16", "units": "seconds"})
+    WRITERS[kind](ds, tmp_path / "a")
+    with xr.open_dataset(tmp_path / "a", engine="tensordict", decode_timedelta=True) as found:
+        assert_same(found["v"].values, ds["v"].values)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.parametrize("encoding", [{"dtype": "float32"}, {"dtype": "int32", "_FillValue": 2}, {"add_offset": 0.5}])
+def test_integers_stay_what_they_are(tmp_path: Path, kind: str, chunked: bool, encoding: Any) -> None:
+    ds = one(np.array([2**24 + 1, 2]), encoding)
+    WRITERS[kind](ds.chunk() if chunked else ds, tmp_path / "a")
+    assert_same(read(tmp_path / "a"), ds["v"].values)
+
+
+@pytest.mark.parametrize("kind", ["zarr2", "zarr3"])
+def test_complex_numbers_that_are_the_fill_value_are_kept(tmp_path: Path, kind: str) -> None:
+    ds = one(np.array([1 + 2j, 3.0]), {"_FillValue": 1 + 2j})
+    with pytest.warns(UserWarning, match="'v': complex128 with _FillValue=.* does not hold"):
+        WRITERS[kind](ds, tmp_path / "a")
+    assert_same(read(tmp_path / "a"), ds["v"].values)
+
+
+ASKED = {
+    "bool": ([0, 2], {"dtype": "bool"}, "does not hold 2"),
+    "no scale": ([1.0, 2.0], {"dtype": "int16", "scale_factor": 0.0, "_FillValue": -1}, "does not hold 1.0"),
+    "overflow": ([1e300], {"dtype": "float32"}, r"does not hold 1e\+300"),
+    "no such fill": ([1.0], {"dtype": "int8", "_FillValue": 999}, "int8 does not hold that value"),
+    "two fills": ([1.0], {"_FillValue": 1e20, "missing_value": -1.0}, "one value stands for what is missing"),
+    "the fill value": ([1.0, 7.0], {"_FillValue": 7.0}, "does not hold 7.0"),
+    "complex": ([1 + 1j], {"dtype": "int16"}, "does not hold"),
+}
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.parametrize(("values", "encoding", "says"), ASKED.values(), ids=ASKED)
+def test_what_was_asked_for_and_loses_values_is_refused(
+    tmp_path: Path, kind: str, chunked: bool, values: Any, encoding: Any, says: str
+) -> None:
+    ds = one(values)
+    with pytest.raises(ValueError, match=f"'v'.*{says}"):
+        WRITERS[kind](ds.chunk() if chunked else ds, tmp_path / "a", encoding={"v": encoding})
+    assert not (tmp_path / "a").exists()
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.parametrize("fills", [{"missing_value": [-1.0, -999.0]}, {"_FillValue": -1.0, "missing_value": [-999.0]}])
+def test_several_values_for_missing_ones_become_one(tmp_path: Path, kind: str, chunked: bool, fills: Any) -> None:
+    ds = one([np.nan, -999.0], {name: np.array(fill) for name, fill in fills.items()})
+    WRITERS[kind](ds.chunk() if chunked else ds, tmp_path / "a")
+    assert_same(read(tmp_path / "a"), ds["v"].values)
+
+
+# -- into a store that is there ----------------------------------------------------------------------------------------
+
+THERE = {
+    "a number": ({"_FillValue": -999.0}, [1.0, np.nan], -999.0, 5.0),
+    "zero": ({"_FillValue": 0.0}, [1.0, np.nan], 0.0, -1.0),
+    "infinity": ({"_FillValue": np.inf}, [1.0, np.nan], np.inf, -np.inf),
+    "float32": ({"_FillValue": np.float32(1e20), "dtype": "f4"}, np.array([1, np.nan], "f4"), np.float32(1e20), 2.0),
+    "integers": ({"_FillValue": -1, "dtype": "i8"}, [1.0, np.nan], -1.0, 2.0),
+    "between integers": ({"_FillValue": -1, "dtype": "i8"}, [1.0, np.nan], 1.5, 2.0),
+    "days": (
+        {"_FillValue": 3, "dtype": "i4", "units": "days since 1970-01-01"},
+        np.array(["1970-01-02", "NaT"], "M8[ns]"),
+        np.datetime64("1970-01-04", "ns"),
+        np.datetime64("1970-01-05", "ns"),
+    ),
+}
+
+
+def appended(ds: xr.Dataset, path: Path, kind: str) -> None:
+    (ds.td.to_h5 if kind == "h5" else ds.td.to_zarr)(path, append_dim="q")
+
+
+def into_region(ds: xr.Dataset, path: Path, kind: str) -> None:
+    ds.td.to_zarr(path, region={"q": slice(0, 1)})
+
+
+def overwritten(ds: xr.Dataset, path: Path, kind: str) -> None:
+    both = xr.concat([ds, ds], "q")
+    (both.td.to_h5 if kind == "h5" else both.td.to_zarr)(path, mode="a")
+
+
+# HDF5 has no regions, and what is overwritten there gets an encoding of its own
+WAYS = [
+    (kind, write)
+    for kind in WRITERS
+    for write in (appended, into_region, overwritten)
+    if kind != "h5" or write is appended
+]
+
+
+@CHUNKED
+@pytest.mark.parametrize(("kind", "write"), WAYS)
+@pytest.mark.parametrize(("encoding", "before", "wrong", "right"), THERE.values(), ids=THERE)
+def test_what_would_be_read_as_missing_is_refused(
+    tmp_path: Path, kind: str, chunked: bool, write: Any, encoding: Any, before: Any, wrong: Any, right: Any
+) -> None:
+    path, ds = tmp_path / "a", one(before, encoding)
+    WRITERS[kind](ds, path, chunks={"q": 1}, **({"unlimited_dims": ["q"]} if kind == "h5" else {}))
+    dtype = read(path).dtype
+    for value, fits in ((wrong, False), (right, True)):
+        rows = one(np.array([value], dtype))
+        rows = rows.chunk() if chunked else rows
+        if fits:
+            write(rows, path, kind)
+            assert np.count_nonzero(read(path) == value) == (2 if write is overwritten else 1)
+            continue
+        with pytest.raises(ValueError, match="'v'"):
+            write(rows, path, kind)
+        if not (chunked and write is overwritten):  # of which it cannot be said what dask has written of it
+            assert_same(read(path), ds["v"].values)
