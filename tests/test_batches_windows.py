@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -174,3 +175,28 @@ def test_within_may_have_dims_of_size_one_behind_the_rows():
     ds["done"] = ("time", "one"), np.array([[False]] * 6)
     with pytest.raises(ValueError, match=r"ends = ds\['done'\].squeeze\(\['one'\]\).astype\(int\)"):
         ds.td.batches(9, window={"time": 2}, within="done")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.array(["a"] * 4 + [None] * 8, dtype="string"),
+        np.array(["a"] * 4 + [None] * 4 + [np.nan] * 4, dtype=object),
+        pd.array([1] * 4 + [None] * 8, dtype="Int64"),
+    ],
+    ids=["strings", "objects", "integers"],
+)
+def test_missing_labels_are_one_episode(labels):
+    ds = xr.Dataset({"x": ("t", np.arange(12)), "episode": ("t", labels)})
+    found = [
+        row["x"].tolist() for batch in ds.td.batches(1, window={"t": 4}, stride=4, within="episode") for row in batch
+    ]
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_labels_that_cannot_be_compared_are_refused_by_name():
+    labels = np.empty(4, object)
+    labels[:] = [np.zeros(2)] * 4
+    ds = xr.Dataset({"x": ("t", np.arange(4)), "episode": ("t", labels)})
+    with pytest.raises(TypeError, match="within: 'episode' holds objects such as array"):
+        ds.td.batches(1, window={"t": 2}, within="episode")

@@ -505,3 +505,15 @@ def test_ends_numbers_and_flags_cut_a_table_alike(lengths):
     for ds in found:
         assert ds["episode"].values.tolist() == numbers.tolist()
         assert ds["step"].values.tolist() == [step for length in lengths for step in range(length)]
+
+
+@pytest.mark.parametrize("ends", [[3.5, 12.0], [True, True], [3.0, np.nan], [3.0, np.inf], ["3", "12"]])
+def test_ends_that_are_no_numbers_of_rows_are_refused(ends):
+    ds = xr.Dataset({"x": ("t", np.arange(12)), "episode_ends": ("e", np.array(ends))})
+    with pytest.raises(ValueError, match=r"'episode_ends' .* has values that are no numbers of rows"):
+        ds.td.concat("t")
+
+
+def test_ends_that_were_decoded_to_floats_are_numbers_of_rows():
+    ds = xr.Dataset({"x": ("t", np.arange(12)), "episode_ends": ("e", np.array([3.0, 12.0]))})
+    assert np.bincount(ds.td.concat("t")["episode"]).tolist() == [3, 9]

@@ -76,8 +76,33 @@ class TestOut:
         with xr.open_dataset(tmp_path / "s.zarr", engine="tensordict") as opened:
             dtype = getattr(torch, opened["a"].dtype.name)
             out = TensorDict({"a": torch.zeros(1, dtype=dtype).expand(4)}, [4])
-            with pytest.raises(ValueError, match="rows of the tensor at 'a' share their memory"):
+            with pytest.raises(ValueError, match="elements of the tensor at 'a' share their memory"):
                 opened.td.to_tensordict(out=out)
+
+    def test_tensors_that_share_memory_are_refused(self):
+        ds = xr.Dataset(
+            {"a": (("t", "f"), np.arange(12.0).reshape(6, 2)), "b": (("t", "f"), -np.arange(12.0).reshape(6, 2))}
+        )
+        windows = torch.zeros(7, dtype=torch.float64).unfold(0, 2, 1)
+        with pytest.raises(ValueError, match="elements of the tensor at 'a' share their memory"):
+            ds.td.to_tensordict(out=TensorDict({"a": windows, "b": torch.zeros_like(windows)}, [6]))
+        one = torch.zeros(9, 2, dtype=torch.float64)
+        for other in (one[:6], one[1:7]):
+            with pytest.raises(ValueError, match="the tensors at 'a' and 'b' share their memory"):
+                ds.td.to_tensordict(out=TensorDict({"a": one[:6], "b": other}, [6]))
+        # columns of one buffer lie between each other, and share nothing
+        both = torch.zeros(6, 2, 2, dtype=torch.float64)
+        ds.td.to_tensordict(out=TensorDict({"a": both[:, 0], "b": both[:, 1]}, [6]))
+        np.testing.assert_array_equal(both[:, 0], ds["a"])
+        np.testing.assert_array_equal(both[:, 1], ds["b"])
+
+    def test_a_tensor_that_requires_grad_is_refused_by_name(self):
+        out = TensorDict({"a": torch.zeros(4, dtype=torch.float64, requires_grad=True)}, [4])
+        ds = rows(np.arange(4.0))
+        with pytest.raises(ValueError, match=r"'a' requires grad; pass out.detach\(\)"):
+            ds.td.to_tensordict(out=out)
+        ds.td.to_tensordict(out=out.detach())
+        assert out["a"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_value_for_all_rows_belongs_to_the_caller(tmp_path):

@@ -214,6 +214,14 @@ def test_workers_that_know_nothing_of_each_other_run_the_same_epoch():
     assert again.begin(0, 400) == 3
 
 
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=12), st.randoms(use_true_random=False))
+def test_all_workers_of_an_iteration_run_one_epoch_though_torch_is_seeded_alike(iterations, random):
+    epochs = WorkerEpochs(0)
+    for epoch, (workers, seed) in enumerate(iterations):
+        order = random.sample(range(workers), workers)
+        assert [epochs.begin(worker, hash((seed, workers))) for worker in order] == [epoch] * workers
+
+
 def run_loader(data, method, *, persistent=False, epochs=1, **options):
     """The rows of each batch, for each of several epochs."""
     loader = DataLoader(

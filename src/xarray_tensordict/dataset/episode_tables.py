@@ -203,7 +203,14 @@ def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
 
 
 def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
-    ends = table.values.astype("int64")
+    given = table.values
+    with np.errstate(invalid="ignore"):
+        ends = given.astype("int64") if given.dtype.kind in "iuf" else np.empty(0, "int64")
+    if not np.array_equal(ends, given) or (given.dtype.kind == "f" and not np.isfinite(given).all()):
+        raise ValueError(
+            f"{table.where}: {table.name!r} {given[:5].tolist()}... has values that are no numbers of rows: expected, for each "
+            f"episode, the number of the row behind its last one"
+        )
     if np.any(np.diff(ends, prepend=0) < 0) or (len(ends) and ends[-1] > size) or (size and not len(ends)):
         raise ValueError(
             f"{table.where}: {table.name!r} {ends[:5].tolist()}... does not fit a table of {size} rows: expected ascending ends up "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from ..core.model import Inference
@@ -121,6 +122,18 @@ def _positive(value: Any, what: str) -> int:
     return number
 
 
+def _labels(values: np.ndarray[Any, Any], within: str) -> np.ndarray[Any, Any]:
+    """Numbers for objects, the same for all that are missing (None, NaN, NA): those say of nothing whether it is equal."""
+    try:
+        numbers, _ = pd.factorize(values.ravel())
+    except TypeError:
+        raise TypeError(
+            f"within: {within!r} holds objects such as {values.flat[0]!r:.60}, which cannot be compared as labels of episodes; "
+            f"pass a variable of numbers or strings"
+        ) from None
+    return np.asarray(numbers).reshape(values.shape)
+
+
 def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The values of `within` for each row of the table."""
     if within not in ds.variables:
@@ -142,6 +155,7 @@ def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[i
             f"ends = ds[{within!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
     (values,) = compute_together([variable], [within])
+    values = _labels(np.asarray(values), within) if values.dtype.kind == "O" else values
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]
     missing = tuple(axis for axis, dim in enumerate(dims) if dim not in variable.dims)
     return np.broadcast_to(np.expand_dims(values.transpose(order), missing), sizes)

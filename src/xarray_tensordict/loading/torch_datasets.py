@@ -94,7 +94,7 @@ class BatchesDataset(IterableDataset[TensorDict]):
         info = get_worker_info()
         if info is None:
             return self.batches.run(self._epochs.begin(0, None))
-        epoch = self._epochs.begin(info.id, info.seed - info.id)
+        epoch = self._epochs.begin(info.id, hash((info.seed - info.id, info.num_workers)))
         return self.batches.run(epoch, info.id, info.num_workers)
 
     def __repr__(self) -> str:

@@ -72,7 +72,7 @@ def find_windows(
 
 def _differs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
     differs = np.asarray(a != b, dtype=bool)
-    if a.dtype.kind in "fcO":
+    if a.dtype.kind in "fc":
         differs &= ~(np.asarray(a != a, dtype=bool) & np.asarray(b != b, dtype=bool))
     elif a.dtype.kind in "mM":
         differs &= ~(np.isnat(a) & np.isnat(b))

@@ -39,8 +39,8 @@ class WorkerEpochs:
         worker
             The number of the worker.
         iteration
-            What the workers of one iteration share, and others hardly do: the base of the DataLoader's seeds. It stays
-            the same for workers that stay. None without workers.
+            What the workers of one iteration share: the base of the DataLoader's seeds, and how many they are. It stays
+            the same for workers that stay, and comes again where torch is seeded again. None without workers.
 
         Returns
         -------
@@ -50,13 +50,10 @@ class WorkerEpochs:
         if worker >= _WORKERS:
             raise ValueError(f"worker {worker}: expected no more than {_WORKERS} workers")
         same = 0 if iteration is None else iteration % (1 << (_ID_BITS - 1)) + 1
-        begun = [divmod(state, 1 << _ID_BITS) for state in self._table[:-1].tolist() if state]
-        first = int(self._table[-1])
-        own = int(self._table[worker])
-        if own and own % (1 << _ID_BITS) == same:
-            count = own >> _ID_BITS
-        else:
-            siblings = [epochs for epochs, found in begun if found == same and same]
-            count = siblings[0] - 1 if siblings else max((epochs for epochs, _ in begun), default=0)
-        self._table[worker] = ((count + 1) << _ID_BITS) | same
-        return first + count
+        begun = [divmod(state, 1 << _ID_BITS) for state in self._table[:-1].tolist()]
+        latest = max(count for count, _ in begun)
+        # only the latest epoch can be one that is just beginning: an older one of the same workers was another iteration
+        is_beginning = same and (latest, same) in begun and begun[worker] != (latest, same)
+        count: int = latest if is_beginning else latest + 1
+        self._table[worker] = (count << _ID_BITS) | same
+        return int(self._table[-1]) + count - 1

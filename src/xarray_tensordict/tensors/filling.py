@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
 from ..dataset.entries import Entry, Plan
-from .values import torch_dtype
+from .values import are_apart, torch_dtype
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,41 @@ def targets(plan: Plan, out: Any) -> dict[Any, torch.Tensor]:
             target = _target(out, entry.key, torch.Size(entry.shape), dtype)
             if _is_held(out, entry.key, target):
                 found[entry.key] = target
+    _refuse_shared(found)
     return found
+
+
+def _refuse_shared(tensors: Mapping[Any, torch.Tensor]) -> None:
+    """Raise where two tensors share memory: one would be written over the other."""
+    reaching: list[tuple[Any, torch.Tensor]] = []
+    for key, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
+        reaching = [each for each in reaching if each[1].data_ptr() + _extent(each[1]) > tensor.data_ptr()]
+        shared = next((other for other, before in reaching if _overlap(before, tensor)), None)
+        if shared is not None:
+            raise ValueError(
+                f"out: the tensors at {_shown(shared)!r} and {_shown(key)!r} share their memory; clone one of them first"
+            )
+        if tensor.numel():
+            reaching.append((key, tensor))
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors whose memory reaches into each other have an element in common, as far as that is easily found."""
+    if one.device != other.device or not other.numel():
+        return False
+    if one.data_ptr() == other.data_ptr():
+        return True
+    shares: Any = np.shares_memory
+    try:
+        return bool(shares(one.detach().numpy(), other.detach().numpy(), max_work=10_000))
+    except (TypeError, np.exceptions.TooHardError):
+        return False  # a dtype that numpy lacks, another device
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """How many bytes there are from the first element to the end of the last one."""
+    steps = sum(step * (size - 1) for step, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return (steps + 1) * tensor.element_size()
 
 
 def fill(out: Any, td: TensorDict) -> Any:
@@ -90,9 +125,14 @@ def _is_held(out: Any, key: Any, target: torch.Tensor) -> bool:
 def _target(out: Any, key: Any, shape: torch.Size, dtype: torch.dtype | None) -> torch.Tensor:
     target = out.get(key, None)
     if isinstance(target, torch.Tensor) and target.shape == shape and target.dtype == dtype:
-        if any(step == 0 and size > 1 for step, size in zip(target.stride(), shape, strict=True)):
+        if target.layout == torch.strided and not are_apart(target.stride(), shape, 1):
             raise ValueError(
-                f"out: rows of the tensor at {_shown(key)!r} share their memory, it was expanded; clone it first"
+                f"out: elements of the tensor at {_shown(key)!r} share their memory, it was expanded or unfolded; clone it "
+                f"first"
+            )
+        if target.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"out: the tensor at {_shown(key)!r} requires grad; pass out.detach(), which shares its memory"
             )
         return target
     found = "nothing" if target is None else type(target).__name__

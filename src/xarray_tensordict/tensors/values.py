@@ -150,16 +150,26 @@ def _torch_can_share(array: np.ndarray[Any, Any]) -> bool:
     """Whether ``torch.from_numpy`` takes `array` as it is and every element of the tensor can be written alone."""
     if not (array.flags.writeable and array.flags.aligned and array.dtype.isnative):
         return False
-    extent = array.itemsize
-    # Axes by stride: each must step past all that the smaller ones cover, or two elements share a place (broadcast
-    # arrays, sliding windows).
-    for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
-        if stride < 0 or stride % array.itemsize:
-            return False  # torch looks at the strides of axes without a second element, too
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        return False  # torch looks at the strides of axes without a second element, too
+    return are_apart(array.strides, array.shape, array.itemsize)
+
+
+def are_apart(strides: Sequence[int], shape: Sequence[int], itemsize: int) -> bool:
+    """Whether no two elements share a place, as in what was broadcast and in sliding windows.
+
+    Examples
+    --------
+    >>> are_apart((8, 4), (3, 2), 4), are_apart((4, 4), (3, 2), 4)
+    (True, False)
+    """
+    extent = itemsize
+    # axes by stride: each must step past all that the smaller ones cover
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
             continue
         if stride < extent:
-            return array.size == 0
+            return 0 in shape
         extent += stride * (size - 1)
     return True
 
