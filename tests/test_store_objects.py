@@ -326,3 +326,17 @@ def test_text_is_str_and_stacks_are_honoured(tmp_path: Path, suffix: str, as_sta
         assert doors.ptd[1]["word"] == "w1"
         doors.close()
     bare.close()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_scalar_of_fixed_bytes_is_text_as_its_neighbours_are(tmp_path, zarr_format):
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=zarr_format)
+    for name, shape in (("one", ()), ("rows", (3,))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # v3 has no specification of the dtype yet
+            group.create_array(name, shape=shape, dtype="S4")[...] = np.array(b"ab")
+    group.create_array("x", shape=(3, 2), dtype="f4")[...] = 1
+    with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict") as ds:
+        assert ds["one"].values.tolist() == "ab"
+        assert ds["one"].dtype == ds["one"].values.dtype == ds["rows"].dtype
+        assert ds["rows"][1].item() == "ab"

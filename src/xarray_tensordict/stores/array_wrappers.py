@@ -106,7 +106,7 @@ class TextArray(_Wrapped):
         text = np.empty(encoded.shape, dtype=object)
         for index in np.ndindex(encoded.shape):
             text[index] = _as_text(bytes(encoded[index]))
-        return text if text.ndim else text.item()
+        return text
 
 
 def _as_text(value: bytes) -> str | bytes:

@@ -258,8 +258,12 @@ class _GroupReader:
         others = [array.raw for array in self._arrays.values() if array.shape and not array.non_tensor]
         if others and all(others):
             for array in self._arrays.values():
-                if not array.shape and array.role is None and array.dtype.kind in "OSUTVMm":
+                if array.shape or array.raw:
+                    continue
+                if array.role is None and array.dtype.kind in "OSUTVMm":
                     array.role = "coord"
+                if array.dtype.kind == "S":
+                    array.data = TextArray(array.data)
 
     def _members(self) -> Iterator[tuple[str, Node]]:
         """Each member that can be opened; those that cannot are tried another way, or left out by name."""
