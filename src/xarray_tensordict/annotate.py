@@ -20,6 +20,7 @@ from .core.naming import Dims, DimsArgument, name_batch
 from .dataset.entries import plan_entries, td_names
 from .dataset.record import infer_dataset
 from .opening.datasets import Layout, OpenOptions, lay_out, open_flat
+from .quiet import ZARR_SAYS, quiet
 from .stores.sources import describe_source, format_of, open_store, unwrapped
 
 Dimensions = dict[Key, tuple[int, Dims]]
@@ -231,8 +232,7 @@ def _write_zarr(
 ) -> None:
     import zarr
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # consolidated metadata is no part of v3 yet, zarr says
+    with quiet(*ZARR_SAYS):
         if isinstance(source, zarr.Group):
             whole = source
         else:

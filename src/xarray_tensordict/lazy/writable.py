@@ -7,7 +7,6 @@ this package (packed data, times, text, unbatched entries) makes the open fail, 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..quiet import quiet
 from ..stores.hdf5_files import open_for_changes
 from ..stores.sources import format_of, unwrapped
 from ..testing import assert_same_tensordict
@@ -216,8 +216,7 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
         if dtype != leaf.dtype or shape != list(leaf.shape):
             return f"is {dtype} {shape} there, and {leaf.dtype} {list(leaf.shape)} here: it is decoded"
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # tensordict says that it reads text as bytes, for now
+    with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
         value = bare.get(key)
     (array,) = read_together([(leaf, None)])
     batch = value.batch_size

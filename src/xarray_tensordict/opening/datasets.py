@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,7 @@ from ..core.unbatched_entry import restore_unbatched
 from ..dataset.describe import describe_group
 from ..dataset.record import read_record, set_record_if_needed, with_record
 from ..dataset.tensorclasses import ENCODING_KEY, note_classes
+from ..quiet import quiet
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .restoring import claim_nested_coordinates, restore
@@ -400,8 +402,8 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     data = array.data
     if isinstance(data, indexing.ExplicitlyIndexed) and not isinstance(data, indexing.ExplicitlyIndexedNDArrayMixin):
         data = indexing.LazilyIndexedArray(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # xarray says of repeated dims that few operations take them
+    # xarray says of repeated dims that few operations take them
+    with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
         variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 import zipfile
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from zarr.errors import ContainsArrayError, GroupNotFoundError, NodeNotFoundErro
 from zarr.storage import StorePath, ZipStore
 
 from ..core.suggest import there_are
+from ..quiet import ZARR_SAYS, quiet
 from .remote import client_errors, is_remote
 from .zarr_private import group_from_zmetadata
 from .zip_store import ForkSafeZipStore
@@ -105,9 +105,7 @@ def open_node(
     if consolidated is None and not is_remote(source):
         consolidated = False
     request = _Request(source, description, consolidated, storage_options, zarr_format)
-    with client_errors(source, description), warnings.catch_warnings():
-        # zarr says that consolidated metadata is no part of v3 yet; and that both formats stand in one folder
-        warnings.simplefilter("ignore")
+    with client_errors(source, description), quiet(*ZARR_SAYS):
         return Opened(_open(request), owns)
 
 

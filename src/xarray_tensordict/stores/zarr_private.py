@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 from zarr.storage._common import make_store_path
 
+from ..quiet import ZARR_SAYS, quiet
 from .array_wrappers import FLOAT_CODES
 
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -130,8 +130,7 @@ def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         node, name = place
         return await node._async_group.getitem(name)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+    with quiet(*ZARR_SAYS):
         return [_as_sync(member) for member in _for_each(opened, places, return_exceptions=True)] if places else []
 
 

@@ -5,7 +5,6 @@ The same values as through xarray, which stays in the way wherever anything has 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..dataset.xarray_private import bare_array
 from ..stores.array_wrappers import WidenedArray
 from ..stores.kept import Kept
 from ..stores.raw_arrays import RawArray
-from .values import torch_dtype
+from .values import hear_of_complex32, torch_dtype
 
 
 @dataclass(frozen=True)
@@ -162,6 +161,6 @@ def mapped_tensor(variable: xr.Variable) -> torch.Tensor | None:
 
 def viewed_as(codes: torch.Tensor, torch_dtype: str) -> torch.Tensor:
     """Integers as the values of a dtype of the same width whose codes they are."""
-    with warnings.catch_warnings():  # torch warns once in a process that complex32 is experimental
-        warnings.simplefilter("ignore")
-        return codes.view(getattr(torch, torch_dtype))
+    if torch_dtype == "complex32":
+        hear_of_complex32()
+    return codes.view(getattr(torch, torch_dtype))

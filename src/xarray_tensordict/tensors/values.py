@@ -6,8 +6,8 @@ that the other side cannot hold exactly raises, it is never rounded or wrapped.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from ..collection import without_collection
+from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -133,9 +134,8 @@ def tensor_from_numpy(
         values = np.array(values, dtype=values.dtype.newbyteorder("="), order="C", copy=True)
     tensor = torch.from_numpy(values)
     if torch_dtype is torch.complex32:
-        with warnings.catch_warnings():  # torch warns once in a process that the dtype is experimental
-            warnings.simplefilter("ignore")
-            tensor = tensor.to(torch_dtype)
+        hear_of_complex32()
+        tensor = tensor.to(torch_dtype)
     elif torch_dtype is not None:
         tensor = tensor.to(torch_dtype)
     if copy is False and source.size and not np.shares_memory(values, source):
@@ -153,6 +153,13 @@ def _torch_can_share(array: np.ndarray[Any, Any]) -> bool:
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         return False  # torch looks at the strides of axes without a second element, too
     return are_apart(array.strides, array.shape, array.itemsize)
+
+
+@cache
+def hear_of_complex32() -> None:
+    """Let torch say that the dtype is experimental, which it does once in a process."""
+    with quiet(("ComplexHalf", UserWarning)):
+        torch.zeros(1, dtype=torch.complex64).to(torch.complex32)
 
 
 def are_apart(strides: Sequence[int], shape: Sequence[int], itemsize: int) -> bool:

@@ -51,7 +51,7 @@ def _holds_times(variable: xr.Variable, encoding: dict[str, Any]) -> bool:
         return "dtype" not in encoding
     if variable.chunks is not None:
         return np.dtype(_dtype_of(encoding)).kind == "f" and encoding.get("dtype") is not None
-    return time_misfit(np.asarray(variable.values), encoding, action="error") is None
+    return time_misfit(np.asarray(variable.values), encoding, units=True) is None
 
 
 def _dtype_of(encoding: Mapping[str, Any]) -> Any:

@@ -8,11 +8,10 @@ the fill value is read as NaN. xarray does not look (measured: 1e6 in int16 with
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -20,6 +19,7 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..callers import outside
 from ..dataset.xarray_private import in_memory, read
+from ..quiet import XARRAY_SAYS, quiet
 from .stored_form import map_values
 
 FILLS = ("_FillValue", "missing_value")
@@ -275,29 +275,24 @@ def _within(code: int, limits: np.iinfo[Any]) -> int:
 
 # -- times -------------------------------------------------------------------------------------------------------------
 
-_ONE_AT_A_TIME = threading.Lock()
-"""Filters of warnings belong to the process: two threads that change them can leave them changed."""
 
-
-def time_misfit(
-    values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, action: Literal["ignore", "error"] = "ignore"
-) -> str | None:
+def time_misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, units: bool = False) -> str | None:
     """The same for times, which are encoded and decoded.
 
     Parameters
     ----------
-    action
-        Whether it is an error that xarray would take other units, of which it warns.
+    units
+        Whether it is a misfit, too, that xarray takes other units than those of the encoding.
     """
     words = {word: encoding[word] for word in _ALL if encoding.get(word) is not None}
-    with _ONE_AT_A_TIME, warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter(action)
+    with quiet(*XARRAY_SAYS), np.errstate(all="ignore"):
         try:
             coded = encode_cf_variable(xr.Variable(("time",), values.ravel(), {}, words), name="time")
             found = decode_cf_variable("time", coded, decode_timedelta=values.dtype.kind == "m").values
-        except (Warning, ValueError, OverflowError, TypeError) as error:
+        except (ValueError, OverflowError, TypeError) as error:
             return f"its encoding {words} does not hold its times ({error})"
-    if found.dtype.kind != values.dtype.kind:
+    is_other = units and str(coded.attrs.get("units")).split()[:1] != str(words.get("units")).split()[:1]
+    if found.dtype.kind != values.dtype.kind or is_other:
         return f"its encoding {words} does not hold its times"
     wrong = ~((found == values.ravel()) | (np.isnat(found) & np.isnat(values.ravel())))
     return f"its encoding {words} does not hold {values.ravel()[wrong][0]!s}" if wrong.any() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
 from ..core.model import Inference
+from ..quiet import XARRAY_SAYS, quiet
 from .packing import FILLS, checked, with_one_fill
 from .stored_form import as_declared, map_values, nanoseconds
 
@@ -152,9 +152,8 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
             remedy=f"{where} stores it so; write to a new store",
         )
     bare = xr.Variable(held.dims, held._data, {}, with_one_fill(encoding), fastpath=True)
-    with warnings.catch_warnings():
-        # xarray warns where it takes other units than those of the array, which is refused below
-        warnings.simplefilter("ignore", UserWarning)
+    # xarray warns where it takes other units than those of the array, which is refused below
+    with quiet(*XARRAY_SAYS):
         coded = encode_cf_variable(bare, name=name)
     if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array, encoding):
         raise ValueError(

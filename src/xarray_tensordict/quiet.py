@@ -1,0 +1,80 @@
+"""Warnings of other libraries that are nobody's business, left out while something is done, in several threads at once.
+
+``warnings.catch_warnings`` keeps the filters of the process and puts them back. Of two threads that do so at once, the
+one that leaves last puts back the filters of the other, for good (measured: eight threads that open stores; after that no
+warning was shown any more).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from xarray import SerializationWarning
+
+Filter = tuple[str, type[Warning]]
+"""The beginning of a message, as a regular expression, and a category."""
+
+ZARR_SAYS: tuple[Filter, ...] = tuple(
+    (message, Warning)
+    for message in (
+        "Consolidated metadata",
+        "Both zarr.json",
+        "The data type .* does not have a Zarr V3 specification",
+        "Object at .* is not recognized",
+        "Numcodecs codecs",
+        "Found an empty list of filters",
+        "Combining a `sharding_indexed` codec",
+        "fs .* was not created with `asynchronous=True`",
+    )
+)
+"""What zarr says of metadata that is not all in its specification, or not all of its own, and of ways to read it."""
+
+XARRAY_SAYS: tuple[Filter, ...] = (
+    ("Times can't be serialized", UserWarning),
+    ("Timedeltas can't be serialized", UserWarning),
+    ("Unable to decode time axis", SerializationWarning),
+    ("saving variable .* with floating point data as an integer", SerializationWarning),
+)
+"""What xarray says where it encodes in another way than it was asked to."""
+
+_LOCK = threading.Lock()
+_USES: Counter[Any] = Counter()
+_LISTS: dict[Any, list[Any]] = {}
+"""Where the filters stand: others may have put a copy in the place of the list meanwhile, and will put the list back."""
+
+
+@contextmanager
+def quiet(*left_out: Filter) -> Iterator[None]:
+    """Leave some warnings out meanwhile; nothing else about the filters changes.
+
+    Examples
+    --------
+    >>> with quiet(("nobody asked", UserWarning)):
+    ...     warnings.warn("nobody asked for this", UserWarning)
+    """
+    filters: Any = warnings.filters
+    entries = [("ignore", re.compile(message, re.IGNORECASE), category, None, 0) for message, category in left_out]
+    with _LOCK:
+        _USES.update(entries)
+        for (message, category), entry in zip(left_out, entries, strict=True):
+            if entry not in filters:
+                warnings.filterwarnings("ignore", message=message, category=category)
+                _LISTS.setdefault(entry, filters)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _USES.subtract(entries)
+            for entry in entries:
+                if _USES[entry]:
+                    continue
+                current: Any = warnings.filters
+                for there in (_LISTS.pop(entry, []), current):
+                    if entry in there:
+                        there.remove(entry)
