@@ -28,6 +28,7 @@ _FRESH = frozenset(
         "xarray_tensordict.stores.hdf5_arrays",
         "xarray_tensordict.stores.memmap_arrays",
         "xarray_tensordict.stores.raw_arrays",
+        "xarray_tensordict.stores.zarr_guard",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
@@ -108,7 +109,8 @@ def backend_array(variable: xr.Variable) -> BackendArray | None:
 
 def zarr_array(backend: BackendArray) -> Any:
     """The ``zarr.Array`` behind xarray's reader of zarr, or what is read past that; None behind any other reader."""
-    backend = getattr(backend, "otherwise", backend)
+    while hasattr(backend, "otherwise"):
+        backend = backend.otherwise
     return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
 
 

@@ -10,11 +10,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..core.metadata import scalar_array
+from .as_opened import Described, Entry, said_of
 from .memmap_arrays import CODE_DTYPES, PLAIN_DTYPES
 from .memmap_files import FileBytes
 from .memmap_levels import Level, Node, Stack, leaf_of, stacked_rows
@@ -46,22 +48,28 @@ def read_footer(path: str) -> Mapping[str, Any] | None:
     return {**found, "size": size - _LENGTH - length}
 
 
-def consolidated_level(path: str, footer: Mapping[str, Any]) -> Node:
-    """The root level of a file."""
-    return _node(os.path.abspath(path), footer, int(footer["size"]))
+def consolidated_level(path: str, footer: Mapping[str, Any], status: os.stat_result) -> Node:
+    """The root level of a file; `status` is from before it was read."""
+    path = os.path.abspath(path)
+    return _node(Described(path, partial(read_footer, path), status), (), footer, int(footer["size"]))
 
 
-def _node(path: str, meta: Mapping[str, Any], held: int) -> Node:
+def _node(file: Described, place: tuple[str, ...], meta: Mapping[str, Any], held: int) -> Node:
     children = {key: value for key, value in meta.items() if key not in _OWN_NAMES}
     own = meta.get("cls_metadata", {})
     if "stack_dim" in own:
-        members = tuple(_node(path, children[str(number)], held) for number in range(len(children)))
+        members = tuple(
+            _node(file, (*place, str(number)), children[str(number)], held) for number in range(len(children))
+        )
         return Stack(members, int(own["stack_dim"]), own.get("stack_dim_name"))
     names = own.get("names")
     level = Level(tuple(own.get("batch_size", ())), tuple(names) if names is not None else None)
     level.tensorclass = _class_name(str(meta["cls"]))
-    for key, (dtype, shape, start, stop, *_) in meta["leaves"].items():
-        _add_leaf(level, key, path, str(dtype).removeprefix("torch."), tuple(shape), (int(start), min(int(stop), held)))
+    for key, leaf in meta["leaves"].items():
+        dtype, shape, start, stop, *_ = leaf
+        entry = Entry(file, (*place, "leaves", key), said_of(leaf))
+        inside = int(start), min(int(stop), held)
+        _add_leaf(level, key, entry, str(dtype).removeprefix("torch."), tuple(shape), inside)
     for key, (value, *_) in meta.get("non_tensors", {}).items():
         level.values[key] = scalar_array(value)
     for key, child in children.items():
@@ -70,11 +78,13 @@ def _node(path: str, meta: Mapping[str, Any], held: int) -> Node:
         elif "NonTensor" in str(child["cls"]):
             level.values[key] = _rows(child, level.batch or ())
         else:
-            level.children[key] = _node(path, child, held)
+            level.children[key] = _node(file, (*place, key), child, held)
     return level
 
 
-def _add_leaf(level: Level, key: str, path: str, dtype: str, shape: tuple[int, ...], place: tuple[int, int]) -> None:
+def _add_leaf(
+    level: Level, key: str, entry: Entry, dtype: str, shape: tuple[int, ...], place: tuple[int, int]
+) -> None:
     if key.startswith(_NESTED_TENSOR):
         name = key.rpartition(">")[2]
         level.left_out[name] = "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict"
@@ -87,7 +97,8 @@ def _add_leaf(level: Level, key: str, path: str, dtype: str, shape: tuple[int, .
         if size > place[1] - place[0]:
             level.left_out[key] = f"its {size} bytes are not all in bytes {place[0]} to {place[1]} of the damaged file"
             return
-        source = FileBytes(path, size, f"{dtype} {list(shape)}", place[0]) if size else None
+        what = f"{dtype} {list(shape)}"
+        source = FileBytes(entry.described.path, size, what, entry, place[0]) if size else None
         level.leaves[key] = leaf_of(source, dtype, shape)
 
 

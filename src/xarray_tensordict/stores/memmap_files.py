@@ -6,6 +6,7 @@ pickles small, and works in other processes and from many threads.
 
 from __future__ import annotations
 
+import json
 import lzma
 import os
 import struct
@@ -15,11 +16,13 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..core.model import Key
+from .as_opened import Described, Entry
 from .kept import Kept
 from .raw_files import Buffer, Bytes, Places, PlainFiles, open_file
 
@@ -50,8 +53,14 @@ class Files(Protocol):
     def read(self, path: Key) -> bytes | None:
         """A small file as a whole; None where there is none."""
 
-    def array(self, path: Key, size: int, what: str) -> Bytes:
-        """The bytes of an array; `size` is how many there have to be and `what` says why, ``"float32 [4, 3]"``."""
+    def described(self, path: Key) -> Described | None:
+        """A JSON file that describes arrays; None where there is none."""
+
+    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
+        """The bytes of an array; `size` is how many there have to be and `what` says why, ``"float32 [4, 3]"``.
+
+        `entry` tells whether the metadata still say so.
+        """
 
 
 # -- a folder ----------------------------------------------------------------------------------------------------------
@@ -79,8 +88,20 @@ class FolderFiles:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
-    def array(self, path: Key, size: int, what: str) -> Bytes:
-        return FileBytes(self.where(path), size, what)
+    def described(self, path: Key) -> Described | None:
+        where = self.where(path)
+        try:
+            return Described(where, partial(_json_in, where), os.stat(where))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
+        return FileBytes(self.where(path), size, what, entry)
+
+
+def _json_in(path: str) -> Any:
+    with open(path, "rb") as file:
+        return json.loads(file.read())
 
 
 @dataclass(frozen=True)
@@ -90,6 +111,7 @@ class FileBytes(PlainFiles):
     path: str
     size: int
     what: str
+    entry: Entry
     offset: int = 0
 
     def where(self, number: int) -> str:
@@ -101,8 +123,14 @@ class FileBytes(PlainFiles):
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with open_file(self.path) as fileno:
+            # after the file is opened: what is renamed in between is seen
+            self.entry.check(self.path)
             _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size - self.offset)
             yield fileno, self.offset
+
+    def mapped(self, number: int, kept: Kept) -> Buffer | None:
+        self.entry.check(self.path)  # tensordict writes over a file that is there, and a map shows what it wrote
+        return super().mapped(number, kept)
 
 
 def _check_size(name: str, what: str, expected: int, found: int) -> None:
@@ -124,6 +152,7 @@ class ArchiveFiles:
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
         self._texts: dict[str, bytes] = {}
+        self._status = os.stat(self._path)
         try:
             with zipfile.ZipFile(self._path) as archive:
                 self._entries = {info.filename: info for info in archive.infolist() if not info.is_dir()}
@@ -156,11 +185,20 @@ class ArchiveFiles:
         except _ZIP_ERRORS as error:
             raise ValueError(f"{self.where(path)}: the entry of the archive cannot be read: {error}") from error
 
-    def array(self, path: Key, size: int, what: str) -> Bytes:
+    def described(self, path: Key) -> Described | None:
+        name = "/".join(path)
+        return Described(self._path, partial(_json_of_entry, self._path, name), self._status) if name in self._texts else None
+
+    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
         info = self._entries["/".join(path)]
         if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-            return StoredEntry(self._path, info.filename, info.header_offset, info.file_size, size, what)
-        return CompressedEntry(self._path, info.filename, size, what)
+            return StoredEntry(self._path, info.filename, info.header_offset, info.file_size, size, what, entry)
+        return CompressedEntry(self._path, info.filename, size, what, entry)
+
+
+def _json_of_entry(archive: str, name: str) -> Any:
+    with zipfile.ZipFile(archive) as opened:
+        return json.loads(opened.read(name))
 
 
 @dataclass(frozen=True)
@@ -173,6 +211,7 @@ class StoredEntry(PlainFiles):
     held: int
     size: int
     what: str
+    entry: Entry
 
     def where(self, number: int) -> str:
         return f"{self.archive}::{self.name}"
@@ -183,16 +222,18 @@ class StoredEntry(PlainFiles):
         _check_size(where, self.what, self.size, self.held)
         with open_file(self.archive) as fileno:
             fixed = os.pread(fileno, _LOCAL_HEADER.size, self.header)
-            signature, *_, name_length, extra_length = (
-                _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0)
+            signature, _, flags, method, *_, name_length, extra_length = (
+                _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0, 0, 0, 0)
             )
             name = os.pread(fileno, name_length, self.header + _LOCAL_HEADER.size)
-            if signature != b"PK\x03\x04" or name not in _encoded(self.name):
+            is_plain = method == zipfile.ZIP_STORED and not flags & 1
+            if signature != b"PK\x03\x04" or name not in _encoded(self.name) or not is_plain:
                 raise ValueError(
                     f"{where}: the entry is no longer where it was; another file has taken the place of the archive "
                     f"since it "
                     f"was opened. Open it again"
                 )
+            self.entry.check(where)
             offset = self.header + _LOCAL_HEADER.size + name_length + extra_length
             _check_size(where, self.what, self.size, os.fstat(fileno).st_size - offset)
             yield fileno, offset
@@ -213,6 +254,7 @@ class CompressedEntry:
     name: str
     size: int
     what: str
+    entry: Entry
 
     @property
     def is_compressed(self) -> bool:
@@ -233,6 +275,7 @@ class CompressedEntry:
                     entry.read(1)  # zipfile compares the checksum at the end
         except _ZIP_ERRORS as error:
             raise ValueError(f"{where}: the entry of the archive cannot be read: {error}") from error
+        self.entry.check(where)
         if len(found) != stop - start:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)

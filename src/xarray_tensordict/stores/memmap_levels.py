@@ -18,6 +18,7 @@ import numpy as np
 from ..core.metadata import scalar_array, stacked_array
 from ..core.model import Key
 from .array_wrappers import WidenedArray
+from .as_opened import Described, Entry, said_of
 from .memmap_arrays import CODE_DTYPES, PLAIN_DTYPES, StackedArray
 from .memmap_files import Files
 from .raw_arrays import RawArray
@@ -84,6 +85,7 @@ class Folder:
 
     path: Key
     meta: Mapping[str, Any]
+    described: Described
     trimmed: bool = True
 
 
@@ -173,19 +175,20 @@ class LevelReader:
             )
         return self._tensordict(node)
 
-    def add_leaf(self, level: Level, key: str, entry: Mapping[str, Any], path: Key) -> None:
-        """Add a tensor whose file is known; `entry` has its ``dtype`` and ``shape``."""
-        folder = Folder(path[:-1], {})
+    def add_leaf(self, level: Level, key: str, entry: Mapping[str, Any], path: Key, source: Entry) -> None:
+        """Add a tensor whose file is known; `entry`, which comes from `source`, has its ``dtype`` and ``shape``."""
+        folder = Folder(path[:-1], {}, source.described)
         stem = path[-1].removesuffix(".memmap")
         there = self._files.names(folder.path)
-        self._add(level, key, entry, folder, stem if path[-1] in there else None)
+        self._add(level, key, entry, folder, stem if path[-1] in there else None, source)
 
     # what a folder is
 
     def _folder(self, path: Key, *, trimmed: bool = True) -> Folder | None:
         where = self._files.where((*path, META))
+        described = self._files.described((*path, META))
         text = self._files.read((*path, META))
-        if text is None:
+        if text is None or described is None:
             return None
         try:
             meta = json.loads(text)
@@ -202,7 +205,7 @@ class LevelReader:
                 f"wrote it. "
                 f"Update xarray-tensordict"
             )
-        return Folder(path, meta, trimmed)
+        return Folder(path, meta, described, trimmed)
 
     def _kind(self, folder: Folder) -> str:
         meta = folder.meta
@@ -237,7 +240,7 @@ class LevelReader:
                 self._add_child(level, key, folder)
             elif entry.get("dtype") is not None and entry.get("shape") is not None:
                 stem = next((stem for stem in _stems(key) if f"{stem}.memmap" in there), None)
-                self._add(level, key, entry, folder, stem)
+                self._add(level, key, entry, folder, stem, Entry(folder.described, (key,), said_of(entry)))
         for key in LOST_NAMES:
             if f"{key}.memmap" in there or (key in there and META in self._files.names((*folder.path, key))):
                 level.left_out[key] = (
@@ -246,7 +249,9 @@ class LevelReader:
                 )
         return level
 
-    def _add(self, level: Level, key: str, entry: Mapping[str, Any], folder: Folder, stem: str | None) -> None:
+    def _add(
+        self, level: Level, key: str, entry: Mapping[str, Any], folder: Folder, stem: str | None, source: Entry
+    ) -> None:
         dtype, stored = str(entry["dtype"]).removeprefix("torch."), tuple(entry["shape"])
         if entry.get("is_nested"):
             level.left_out[key] = (
@@ -260,12 +265,10 @@ class LevelReader:
         elif stem is None and math.prod(stored):
             level.left_out[key] = f"its file {file_stem(key)}.memmap is missing"
         else:
-            level.leaves[key] = self._leaf((*folder.path, f"{stem or file_stem(key)}.memmap"), dtype, stored, folder)
-
-    def _leaf(self, path: Key, dtype: str, stored: tuple[int, ...], folder: Folder) -> Leaf:
-        size = math.prod(stored) * np.dtype(CODE_DTYPES.get(dtype, dtype)).itemsize
-        source = self._files.array(path, size, f"{dtype} {list(stored)}") if size else None
-        return leaf_of(source, dtype, self._rows(stored, folder))
+            path = (*folder.path, f"{stem or file_stem(key)}.memmap")
+            size = math.prod(stored) * np.dtype(CODE_DTYPES.get(dtype, dtype)).itemsize
+            data = self._files.array(path, size, f"{dtype} {list(stored)}", source) if size else None
+            level.leaves[key] = leaf_of(data, dtype, self._rows(stored, folder))
 
     def _rows(self, shape: tuple[int, ...], folder: Folder) -> tuple[int, ...]:
         if self._trim is None or not folder.trimmed or not shape or shape[0] != self._trim[0]:

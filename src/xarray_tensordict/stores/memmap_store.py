@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
 from ..core.suggest import there_are
+from .as_opened import Described, Entry, said_of
 from .consolidated import consolidated_level, read_footer
 from .memmap_files import ArchiveFiles, FolderFiles
 from .memmap_levels import META, Level, LevelReader, Node
@@ -83,8 +84,9 @@ class MemmapStore:
         ValueError
             If it is no such store, or is damaged.
         """
+        status = os.stat(path)
         if os.path.isfile(path) and not zipfile.is_zipfile(path) and (footer := read_footer(path)) is not None:
-            level = consolidated_level(path, footer)
+            level = consolidated_level(path, footer, status)
             return cls(LevelReader(FolderFiles(os.path.dirname(path))), level, description)._at(root)
         if os.path.isfile(path):
             reader = LevelReader(ArchiveFiles(path), allow_pickle=allow_pickle)
@@ -93,12 +95,13 @@ class MemmapStore:
         if not (folder / META).is_file() and not (folder / STORAGE_META).is_file():
             folder /= "storage"
         files = FolderFiles(str(folder))
-        checkpoint = _checkpoint(folder) if (folder / STORAGE_META).is_file() else None
-        if checkpoint is None:
+        described = files.described((STORAGE_META,))
+        checkpoint = None if described is None else _checkpoint(folder)
+        if checkpoint is None or described is None:
             reader = LevelReader(files, allow_pickle=allow_pickle)
             return cls(reader, reader.root(), description)._at(root)
         if checkpoint.get("is_pytree"):
-            level = _pytree(files, folder, checkpoint, description, filled=filled)
+            level = _pytree(files, folder, checkpoint, described, description, filled=filled)
             return cls(LevelReader(files), level, description)._at(root)
         reader = LevelReader(files, allow_pickle=allow_pickle)
         node = reader.root()
@@ -270,7 +273,15 @@ def _shared_lead(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return shared
 
 
-def _pytree(files: FolderFiles, folder: Path, checkpoint: Mapping[str, Any], where: str, *, filled: bool) -> Level:
+def _pytree(
+    files: FolderFiles,
+    folder: Path,
+    checkpoint: Mapping[str, Any],
+    described: Described,
+    where: str,
+    *,
+    filled: bool,
+) -> Level:
     """The level that a storage of tensors in dicts, lists and tuples is shown as."""
     entries: Mapping[str, Mapping[str, Any]] = checkpoint.get("metadata") or {}
     shapes = [tuple(entry["shape"]) for entry in entries.values()]
@@ -292,5 +303,5 @@ def _pytree(files: FolderFiles, folder: Path, checkpoint: Mapping[str, Any], whe
             below = level.children.setdefault(part, Level(batch))
             assert isinstance(below, Level)
             level = below
-        reader.add_leaf(level, parts[-1], entry, stored)
+        reader.add_leaf(level, parts[-1], entry, stored, Entry(described, ("metadata", path), said_of(entry)))
     return root

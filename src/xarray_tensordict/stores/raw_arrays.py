@@ -10,6 +10,7 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from .as_opened import ReplacedError
 from .kept import Kept
 from .raw_files import Buffer, Bytes, NotRawError
 
@@ -114,7 +115,7 @@ class RawArray(BackendArray):
         try:
             # xarray's base class has no __getitem__ in its types; all that derive from it do
             return self._otherwise[key]  # type: ignore[index]
-        except (IndexError, TypeError, MemoryError):
+        except (IndexError, TypeError, MemoryError, ReplacedError):
             raise
         except Exception as error:  # codecs have errors of their own
             raise OSError(

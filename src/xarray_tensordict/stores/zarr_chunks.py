@@ -19,10 +19,12 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
+from .as_opened import RemovedError
 from .raw_files import Buffer, NotRawError, Places, at_once, reuse_memory
 
 if TYPE_CHECKING:
     from .kept import Kept
+    from .zarr_guard import Guard
 
 _V3 = {ZstdCodec: numcodecs.Zstd, BloscCodec: numcodecs.Blosc, GzipCodec: numcodecs.GZip}
 _V2 = {
@@ -56,6 +58,8 @@ class EncodedChunks:
     ----------
     where
         The path of the chunk of a number.
+    guard
+        Tells whether the array is still what was opened.
     size, chunk
         How many bytes there are in all, and in a chunk, decoded.
     codec
@@ -63,6 +67,7 @@ class EncodedChunks:
     """
 
     where: Callable[[int], str]
+    guard: Guard
     size: int
     chunk: int
     codec: Any
@@ -116,10 +121,13 @@ class EncodedChunks:
         path = self.where(number)
         try:
             with open(path, "rb") as file:
+                self.guard.check()  # after the file is opened: what is renamed in between is seen
                 if out is not None and type(self.codec) in _READERS:
                     return self._streamed(path, file, out)
                 encoded = file.read()
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except RemovedError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise NotRawError(f"{path}: there is no such chunk") from error
         if type(self.codec) is numcodecs.Blosc and len(encoded) != int.from_bytes(encoded[12:16], "little"):
             # blosc believes its header and reads behind the end

@@ -252,14 +252,28 @@ def nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[s
 
 def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
     """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too."""
-    metadata = document(node, f"{name}/zarr.json")
+    return _as_codes(StorePath(node.store, _below(node, name)), document(node, f"{name}/zarr.json"))
+
+
+def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[Any], str | None]:
+    """An array as it is now; as :func:`open_as_codes` gives it where numpy lacks its dtype."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+            return zarr.open_array(store, path=path, zarr_format=zarr_format, mode="r"), None
+    except ValueError:
+        place = StorePath(store, path)
+        buffer = sync((place / "zarr.json").get())
+        return _as_codes(place, None if buffer is None else json.loads(buffer.to_bytes()))
+
+
+def _as_codes(path: StorePath, metadata: Any) -> tuple[zarr.Array[Any], str]:
     if metadata is None:
-        raise KeyError(name)
+        raise KeyError(path.path)
     declared = metadata["data_type"]
     torch_dtype = declared["name"] if isinstance(declared, dict) else declared
     code = FLOAT_CODES[torch_dtype]
     metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
-    path = StorePath(node.store, _below(node, name))
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import zarr
 from xarray.backends.common import BackendArray
 from zarr.codecs import BytesCodec
-from zarr.storage import LocalStore
 
+from .as_opened import RemovedError
 from .raw_arrays import RawArray
 from .raw_files import NotRawError, PlainFiles, open_file
 from .zarr_chunks import EncodedChunks, decoder_of
+from .zarr_guard import Guard
 
 _KINDS = "biufcmM"
 _NATIVE = (None, sys.byteorder)
@@ -35,7 +36,7 @@ class ChunkFiles(PlainFiles):
     They are opened for each read and closed again, so that what was written in between is seen, and no file stays open.
     """
 
-    folder: str
+    guard: Guard
     metadata: Any
     axes: int
     size: int
@@ -54,7 +55,7 @@ class ChunkFiles(PlainFiles):
         found = self._paths.get(number)
         if found is None:
             key = self.metadata.encode_chunk_key((number, *(0,) * (self.axes - 1)) if self.axes else ())
-            found = self._paths[number] = os.path.join(self.folder, *key.split("/"))
+            found = self._paths[number] = os.path.join(self.guard.folder, *key.split("/"))
         return found
 
     def place(self, number: int) -> tuple[str, int]:
@@ -68,24 +69,26 @@ class ChunkFiles(PlainFiles):
                 found = os.fstat(fileno).st_size
                 if found != self.chunk:
                     raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found}")
+                self.guard.check()  # after the file is opened: what is renamed in between is seen
                 yield fileno, 0
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except RemovedError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise NotRawError(f"{path}: there is no such chunk") from error
 
 
-def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
-    """The array as one that is read without zarr; None where it is not in local files, or takes more than one codec.
+def as_raw(array: zarr.Array[Any], otherwise: BackendArray, guard: Guard) -> RawArray | None:
+    """The array as one that is read without zarr; None where it takes more than one codec, or chunks are parts of rows.
 
     Parameters
     ----------
     array
-        What is to be read.
+        What is to be read, in local files.
     otherwise
         What reads it through zarr: where a chunk is missing, is of another size, or parts of its rows are asked for.
+    guard
+        Tells whether the array is still what was opened.
     """
-    # a subclass may read in a way of its own
-    if type(array.store) is not LocalStore:
-        return None
     codec = _only_codec(array)
     decoder = None if codec is None else decoder_of(codec)
     if codec is _LEFT_TO_ZARR or (codec is not None and decoder is None):
@@ -95,9 +98,8 @@ def as_raw(array: zarr.Array[Any], otherwise: BackendArray) -> RawArray | None:
         return None
     chunk = math.prod(chunks) * array.dtype.itemsize
     count = -(-shape[0] // chunks[0]) if shape else 1
-    folder = os.path.join(os.fspath(array.store.root), *array.path.split("/"))
-    files = ChunkFiles(folder, array.metadata, len(shape), count * chunk, chunk)
-    data = files if decoder is None else EncodedChunks(files.where, files.size, chunk, decoder)
+    files = ChunkFiles(guard, array.metadata, len(shape), count * chunk, chunk)
+    data = files if decoder is None else EncodedChunks(files.where, guard, files.size, chunk, decoder)
     return RawArray(data, array.dtype, shape, otherwise)
 
 

@@ -34,6 +34,7 @@ from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
 from .zarr_completeness import is_json, kept_texts, mark_of, tell_incomplete
+from .zarr_guard import Guard, GuardedArray
 from .zarr_members import open_members
 from .zarr_opening import Node, child, open_node
 from .zarr_private import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
@@ -320,7 +321,7 @@ class _GroupReader:
             self._add_non_tensor(name, attrs)
             return
         dims, named, by_xarray = self._recorded_dims(name, array, attrs)
-        stored = self._through_xarray(name, array, dims, raw=not named, mask=by_xarray)
+        stored = self._through_xarray(name, array, torch_dtype, dims, raw=not named, mask=by_xarray)
         if torch_dtype is not None:
             stored.data = WidenedArray(stored.data, torch_dtype)
             stored.encoding = {"torch_dtype": torch_dtype}
@@ -406,7 +407,14 @@ class _GroupReader:
         return (None,) * array.ndim, False, False
 
     def _through_xarray(
-        self, name: str, array: zarr.Array[Any], dims: tuple[str | None, ...], *, raw: bool, mask: bool
+        self,
+        name: str,
+        array: zarr.Array[Any],
+        torch_dtype: str | None,
+        dims: tuple[str | None, ...],
+        *,
+        raw: bool,
+        mask: bool,
     ) -> StoredArray:
         """Let xarray build the variable, under stand-in names where the store has none."""
         stand_ins = tuple(dim if dim is not None else f"\0{axis}" for axis, dim in enumerate(dims))
@@ -426,7 +434,9 @@ class _GroupReader:
         straight = None
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
-            straight = as_raw(array, data)
+            guard = Guard.of(array, torch_dtype)
+            data = data if guard is None else GuardedArray(data, guard)
+            straight = None if guard is None else as_raw(array, data, guard)
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
         pieces = _pieces(array, encoding)
