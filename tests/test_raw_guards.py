@@ -17,6 +17,7 @@ from tensordict import PersistentTensorDict, TensorDict
 from xarray_tensordict import open_persistent
 from xarray_tensordict.stores import hdf5_raw, kept
 from xarray_tensordict.stores.hdf5_files import open_source
+from xarray_tensordict.stores.hdf5_opened import OpenedDataset
 
 ARRAY = np.arange(24, dtype="f4").reshape(6, 4)
 
@@ -107,7 +108,7 @@ def test_writes_through_an_open_tensordict_of_hdf5_are_seen(tmp_path):
 
 def places(path: Path, name: str = "x"):
     with h5py.File(path, "r") as file:
-        return hdf5_raw._place(file, name, file[name].size * file[name].dtype.itemsize)
+        return hdf5_raw.place_of(file, name, "f4", file[name].size * file[name].dtype.itemsize)
 
 
 def test_the_place_of_a_contiguous_dataset_counts_the_userblock(tmp_path):
@@ -307,14 +308,17 @@ def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
         file["x"] = h5py.ExternalLink("other.h5", "x")
     with h5py.File(path, "r") as file:
         source = open_source(file)
+        linked = {
+            name: hdf5_raw.as_raw(source, OpenedDataset.of(source, file[name], name, {}), file[name], ARRAY.dtype, None)
+            for name in ("x", "first")
+        }
         for number in range(3):
-            with source.locked() as base:
-                for name, inside in (("x", other), ("first", path)):
-                    fileno, offset = hdf5_raw._known_place(source, base, name, ARRAY.nbytes)
+            for name, inside in (("x", other), ("first", path)):
+                with linked[name]._data.opened(0) as (fileno, offset):
                     assert os.path.samestat(os.fstat(fileno), os.stat(inside))
                     assert os.pread(fileno, ARRAY.nbytes, offset) == ARRAY.tobytes()
-                    os.close(fileno)
-                assert list(source.found(base)) == ["first"]
+            with source.locked() as base:
+                assert list(source.state(base).places) == ["first"]
             with open(tmp_path / f"{number}", "wb") as taken:  # takes the descriptor of the file that HDF5 has closed
                 taken.write(b"0" * 4096)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -15,6 +16,7 @@ from xarray.core import indexing
 
 from .hdf5_attrs import UnreadableError, decode_text, reference_kind
 from .hdf5_files import Hdf5Source
+from .hdf5_opened import OpenedDataset, VirtualSources
 
 _NETCDF_FILL = {
     "i1": -127,
@@ -139,8 +141,8 @@ class Hdf5Array(BackendArray):
     ----------
     source
         The file.
-    path
-        The path of the dataset from the group of `source`.
+    opened
+        What the dataset was when it was described.
     element
         What its elements become.
     shape
@@ -149,23 +151,27 @@ class Hdf5Array(BackendArray):
         The names of the record field, one for each level of nesting.
     fill
         The value of what is not stored.
+    virtual
+        The files that the dataset is made of, where it is virtual.
     """
 
     def __init__(
         self,
         source: Hdf5Source,
-        path: str,
+        opened: OpenedDataset,
         element: Element,
         shape: tuple[int, ...],
         fields: tuple[str, ...] = (),
         fill: Any = None,
+        virtual: VirtualSources | None = None,
     ) -> None:
         self._source = source
-        self._path = path
+        self._opened = opened
         self._element = element
         self._ndim = len(shape)
         self._fields = fields
         self._fill = fill
+        self._virtual = virtual
         self.shape = () if element.decoding is Decoding.VALUE else (*shape, *element.axes)
         self.dtype = element.dtype
 
@@ -175,7 +181,7 @@ class Hdf5Array(BackendArray):
         if self._element.decoding is Decoding.VALUE:
             return None
         with self._source.locked() as base:
-            found = base[self._path].chunks
+            found = self._opened.find(self._source, base).chunks
         return None if found is None else (*found, *self._element.axes)
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
@@ -185,12 +191,11 @@ class Hdf5Array(BackendArray):
 
     def _getitem(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         if self._element.decoding is Decoding.VALUE:
-            with self._source.locked() as base:
-                return _value_of(base[self._path][()])
+            with self._dataset() as dataset:
+                return _value_of(dataset[()])
         selections = [_Selection(part, size) for part, size in zip(key, self.shape, strict=True)]
         outer, inner = selections[: self._ndim], selections[self._ndim :]
-        with self._source.locked() as base:
-            dataset = base[self._path]
+        with self._dataset() as dataset:
             limits = dataset.shape
             stored = tuple(selection.stored(limit) for selection, limit in zip(outer, limits, strict=True))
             counts = tuple(selection.count(limit) for selection, limit in zip(outer, limits, strict=True))
@@ -208,6 +213,20 @@ class Hdf5Array(BackendArray):
         if inner:
             result = _orthogonal(result, (*(slice(None),) * self._ndim, *(selection.key for selection in inner)))
         return result.reshape([size for size, s in zip(result.shape, selections, strict=True) if not s.scalar])
+
+    @contextmanager
+    def _dataset(self) -> Iterator[Any]:
+        """The open dataset, for as long as the context lasts; then a look at whether the file still holds what was read."""
+        with self._source.locked() as base:
+            yield self._opened.find(self._source, base)
+            self._source.check_size(base)
+        if self._virtual is not None:
+            self._virtual.check(f"{self._source.description}: {self._opened.path!r}")
+
+    @property
+    def missing_sources(self) -> tuple[str, ...]:
+        """The names of files that a virtual dataset is made of and that are not there."""
+        return () if self._virtual is None else self._virtual.missing
 
     def _blank(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """What is read where nothing is stored."""
@@ -229,6 +248,8 @@ class Hdf5Array(BackendArray):
         decoding = self._element.decoding
         if decoding is Decoding.NONE:
             # h5py's dtypes carry metadata (enum codes, opaque), which is of no use in memory
+            if found.dtype != self.dtype:
+                return found.astype(self.dtype)  # of the other byte order, in a file that has taken the place of the first
             return found.view(self.dtype) if found.dtype.metadata else found
         if self._element.characters:
             joined = np.ascontiguousarray(found).view(f"S{self._element.characters}")

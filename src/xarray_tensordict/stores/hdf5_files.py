@@ -10,7 +10,8 @@ import io
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import h5py
@@ -22,6 +23,7 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
+from .as_opened import Identity, RemovedError, identity_of, replaced
 from .raw_files import CAN_READ_AT
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -54,6 +56,38 @@ if hasattr(os, "register_at_fork"):
 def file_name(member: Any) -> str:
     """The name of the file that an object lies in, as ``member.file.filename``, which opens the file once more for it."""
     return os.fsdecode(h5py.h5f.get_name(member.id))
+
+
+@dataclass
+class OpenFile:
+    """What is known of a file for as long as it stays open.
+
+    Attributes
+    ----------
+    handle
+        The h5py group that the state is of.
+    writable
+        Whether this process can write to it.
+    as_opened
+        Whether it is the file that was opened first, as it was then.
+    identity
+        What tells it from others; None where it is no file that others can read.
+    descriptor, size
+        What HDF5 reads it by, where others can use that, and how large it was when it was opened.
+    places
+        Where the bytes of datasets begin, and by which descriptor they are read.
+    fitting
+        The datasets that were compared with what they were.
+    """
+
+    handle: Any = None
+    writable: bool = False
+    as_opened: bool = False
+    identity: Identity | None = None
+    descriptor: int | None = None
+    size: int = 0
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    fitting: set[str] = field(default_factory=set)
 
 
 class Hdf5Source:
@@ -89,7 +123,8 @@ class Hdf5Source:
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
         self._has_descriptor: bool | None = None
-        self._found: tuple[Any, dict[Any, Any]] = (None, {})
+        self._identity: Identity | None = None
+        self._state = OpenFile()
 
     @contextmanager
     def locked(self) -> Iterator[Any]:
@@ -100,12 +135,29 @@ class Hdf5Source:
         with _lock:
             if self._pid != os.getpid():
                 self._reopen_after_fork()
-            with self._manager.acquire_context(needs_lock=False) as opened:
+            with ExitStack() as stack:
+                opened = self._acquired(stack)
                 if not opened:
                     raise ValueError(
                         f"{self.description} was closed by its owner: open it again, or open it by its path"
                     )
                 yield opened
+
+    def _acquired(self, stack: ExitStack) -> Any:
+        try:
+            return stack.enter_context(self._manager.acquire_context(needs_lock=False))
+        except FileNotFoundError as error:
+            raise RemovedError(f"{self.description}: there is no such file any more; open it where it is now") from error
+        except OSError as error:
+            raise _cannot_open(repr(self.description), error) from error
+        except KeyError as error:
+            raise replaced(self.description, f"the group {self._base!r}", "none") from error
+
+    def remember(self) -> None:
+        """Take the file as it is now for what is opened: one that is opened anew is compared with it."""
+        with self.locked() as base:
+            state = self.state(base)
+            state.as_opened, self._identity = not state.writable, state.identity
 
     def has_descriptor(self, member: Any) -> bool:
         """Whether HDF5 reads the file of `member`, which is in it, through a file descriptor that others can use."""
@@ -114,14 +166,36 @@ class Hdf5Source:
             self._has_descriptor = CAN_READ_AT and driver == h5py.h5fd.SEC2
         return self._has_descriptor
 
-    def found(self, opened: Any) -> dict[Any, Any]:
-        """What was found out about a file, for as long as it stays open; to be used inside of `locked`, which gives `opened`.
+    def state(self, opened: Any) -> OpenFile:
+        """What is known of a file, for as long as it stays open; to be used inside of `locked`, which gives `opened`.
 
         A file that is opened anew, by this source or by its owner, begins with nothing.
         """
-        if self._found[0] is not opened:
-            self._found = opened, {}
-        return self._found[1]
+        if self._state.handle is not opened:
+            self._state = self._looked_at(opened)
+        return self._state
+
+    def _looked_at(self, opened: Any) -> OpenFile:
+        file = h5py.h5i.get_file_id(opened.id)
+        state = OpenFile(opened, writable=file.get_intent() != h5py.h5f.ACC_RDONLY)
+        if self.has_descriptor(opened):
+            state.descriptor = file.get_vfd_handle()
+            status = os.fstat(state.descriptor)
+            state.size, state.identity = status.st_size, identity_of(status)
+            state.as_opened = not state.writable and state.identity == self._identity
+        return state
+
+    def check_size(self, opened: Any) -> None:
+        """Raise where an open file became shorter: HDF5 reads what is behind its end as zeros."""
+        state = self.state(opened)
+        if state.descriptor is None or state.writable:
+            return
+        found = os.fstat(state.descriptor).st_size
+        if found < state.size:
+            raise OSError(
+                f"{self.description}: expected {state.size} bytes, as it was opened, found {found}. It was truncated; restore "
+                f"it, and open it again"
+            )
 
     def close(self) -> None:
         """Close the file if this package opened it. Lazy arrays by path open it again when they are read."""
@@ -137,7 +211,7 @@ class Hdf5Source:
             self._manager = _caching_manager(self._path, self._kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_inherited": None, "_found": (None, {})}
+        state = {**self.__dict__, "_inherited": None, "_state": OpenFile()}
         del state["_pid"]
         if not isinstance(self._manager, CachingFileManager) and self._path is not None:
             state["_manager"] = None
@@ -187,7 +261,12 @@ def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hd
     TypeError
         If `source` is none of these.
     """
-    kwargs = dict(driver_kwds or {})
+    opened = _source_of(source, dict(driver_kwds or {}))
+    opened.remember()
+    return opened
+
+
+def _source_of(source: Any, kwargs: dict[str, Any]) -> Hdf5Source:
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source).removeprefix("file://")
         if "://" in path and "driver" not in kwargs:
@@ -259,13 +338,7 @@ def _open_path(path: str, kwargs: dict[str, Any]) -> Hdf5Source:
             raise FileNotFoundError(f"there is no file {path!r}")
         with open(path, "rb") as file:
             _check_signature(file, repr(path))
-    source = Hdf5Source(_caching_manager(path, kwargs), path, path, kwargs=kwargs)
-    try:
-        with source.locked():
-            pass
-    except OSError as err:
-        raise _cannot_open(repr(path), err) from err
-    return source
+    return Hdf5Source(_caching_manager(path, kwargs), path, path, kwargs=kwargs)
 
 
 def _open_file_object(file: BinaryIO, description: str, kwargs: dict[str, Any]) -> Hdf5Source:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import h5py
+import numpy as np
 from xarray.backends.common import BackendArray
 
 from .hdf5_files import Hdf5Source
+from .hdf5_opened import OpenedDataset
 from .raw_arrays import RawArray
 from .raw_files import NotRawError, PlainFiles
 
@@ -26,16 +28,17 @@ class ContiguousDataset(PlainFiles):
     """
 
     source: Hdf5Source
-    path: str
+    opened_as: OpenedDataset
+    dtype: str
     size: int
 
     def where(self, number: int) -> str:
-        return f"{self.source.description}: {self.path!r}"
+        return f"{self.source.description}: {self.opened_as.path!r}"
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with self.source.locked() as base:
-            place = _known_place(self.source, base, self.path, self.size)
+            place = self._known_place(base)
             if place is None:
                 raise NotRawError(f"{self.where(number)} is to be read by HDF5")
             fileno, offset = place
@@ -50,14 +53,31 @@ class ContiguousDataset(PlainFiles):
         finally:
             os.close(fileno)
 
+    def _known_place(self, base: Any) -> tuple[int, int] | None:
+        """As `place_of`, looked up once while a file is open: what is contiguous and stored stays where it is."""
+        path, known = self.opened_as.path, self.source.state(base).places
+        if path in known:
+            fileno, offset = known[path]
+            return os.dup(fileno), offset
+        self.opened_as.find(self.source, base)
+        place = place_of(base, path, self.dtype, self.size)
+        if place is not None:
+            own = h5py.h5i.get_file_id(base.id).get_vfd_handle()
+            # a dataset behind an external link is in another file, which HDF5 closes again
+            if os.path.sameopenfile(place[0], own):
+                known[path] = own, place[1]
+        return place
 
-def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: BackendArray) -> RawArray | None:
+
+def as_raw(
+    source: Hdf5Source, opened: OpenedDataset, dataset: Any, dtype: Any, otherwise: BackendArray
+) -> RawArray | None:
     """The dataset as an array that is read without HDF5; None where HDF5 has to convert, unpack or collect it.
 
     Parameters
     ----------
-    source, path
-        The file, and the path of the dataset from the group of `source`.
+    source, opened
+        The file, and what the dataset in it was when it was described.
     dataset
         The open dataset.
     dtype
@@ -74,26 +94,13 @@ def as_raw(source: Hdf5Source, path: str, dataset: Any, dtype: Any, otherwise: B
     if not dataset.id.get_type().equal(h5py.h5t.py_create(found)) or found.itemsize != dtype.itemsize:
         return None
     size = count * dtype.itemsize
-    return RawArray(ContiguousDataset(source, path, size), dtype, tuple(dataset.shape), otherwise)
+    return RawArray(ContiguousDataset(source, opened, dtype.str, size), dtype, tuple(dataset.shape), otherwise)
 
 
-def _known_place(source: Hdf5Source, base: Any, path: str, size: int) -> tuple[int, int] | None:
-    """As `_place`, looked up once while a file is open: what is contiguous and stored stays where it is."""
-    found = source.found(base)
-    if path in found:
-        fileno, offset = found[path]
-        return os.dup(fileno), offset
-    place = _place(base, path, size)
-    if place is not None:
-        own = h5py.h5i.get_file_id(base.id).get_vfd_handle()
-        # a dataset behind an external link is in another file, which HDF5 closes again
-        if os.path.sameopenfile(place[0], own):
-            found[path] = own, place[1]
-    return place
-
-
-def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:
+def place_of(base: Any, path: str, dtype: str, size: int) -> tuple[int, int] | None:
     """A copy of the file descriptor that HDF5 reads from, and where the bytes of the dataset begin.
+
+    None where they are not as in memory (numpy's `dtype`), not stored in one piece, or may wait in the buffers of HDF5.
 
     It is copied while the dataset is open: behind an external link HDF5 closes the file with its last object.
     """
@@ -102,5 +109,7 @@ def _place(base: Any, path: str, size: int) -> tuple[int, int] | None:
     offset = dataset.get_offset()
     # the intent is that of the file, not of this handle: it tells of all that this process has open
     if offset is None or file.get_intent() != h5py.h5f.ACC_RDONLY or dataset.get_storage_size() != size:
+        return None
+    if not dataset.get_type().equal(h5py.h5t.py_create(np.dtype(dtype))):
         return None
     return os.dup(file.get_vfd_handle()), offset

@@ -7,6 +7,7 @@ encodings here are those that xarray's h5netcdf engine gives.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ import numpy as np
 from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
 from ..core.model import Key, LeftOut, StoredGroup, group_name
 from ..core.suggest import there_are
+from .hdf5_arrays import Hdf5Array
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
 from .hdf5_files import Hdf5Source, open_source
@@ -174,7 +176,28 @@ class Hdf5Store:
                 self._read_records(node, out)
             else:
                 self._read_group(node, out)
-            return out
+        self._tell_missing_sources(out)
+        return out
+
+    def _tell_missing_sources(self, group: StoredGroup) -> None:
+        """One warning: HDF5 gives the fill value for what is in a file that is not there."""
+        missing = {
+            name: array.data.missing_sources
+            for name, array in group.arrays.items()
+            if isinstance(array.data, Hdf5Array) and array.data.missing_sources
+        }
+        if not missing:
+            return
+        from ..callers import outside
+
+        listed = "; ".join(f"{name!r}: {', '.join(map(repr, files[:5]))}" for name, files in missing.items())
+        warnings.warn(
+            f"{self.description}, group {group_name((*self._root, *group.key))!r}: files that virtual datasets are made of are "
+            f"not there, and HDF5 gives the fill value (zero, if there is none) for their values: {listed}. Put them where "
+            f"the file expects them, or leave the variables out with drop_variables=[...]",
+            UserWarning,
+            stacklevel=outside(),
+        )
 
     # Finding a group
 

@@ -26,6 +26,7 @@ from .hdf5_arrays import (
 from .hdf5_attrs import UnreadableError, marker, read_attributes
 from .hdf5_dims import Axis, Scale, ScaleTable, recorded_axes
 from .hdf5_files import Hdf5Source, file_name
+from .hdf5_opened import OpenedDataset, VirtualSources
 from .hdf5_raw import as_raw
 from .raw_arrays import RawArray
 
@@ -175,9 +176,11 @@ def _stored_array(
         if axis.name is not None and (number in grows if axis.scale is None else axis.scale.unlimited)
     )
     fill = fill_value(dataset, element, attrs, fields, netcdf=facts.netcdf) if shape != dataset.shape else None
-    data: Hdf5Array | RawArray = Hdf5Array(facts.source, path, element, shape, fields, fill)
+    opened = OpenedDataset.of(facts.source, dataset, path, None if fields else attrs)
+    virtual = VirtualSources.of(dataset, file_name(dataset)) if dataset.chunks is None else None
+    data: Hdf5Array | RawArray = Hdf5Array(facts.source, opened, element, shape, fields, fill, virtual)
     if element.decoding is Decoding.NONE and not (element.axes or fields) and shape == dataset.shape:
-        raw = as_raw(facts.source, path, dataset, element.dtype, data)
+        raw = as_raw(facts.source, opened, dataset, element.dtype, data)
         data = data if raw is None else raw
     dims = (*(axis.name for axis in axes), *(None for _ in element.axes))
     chunks = dataset.chunks if dataset.shape else None
