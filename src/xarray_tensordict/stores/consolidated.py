@@ -82,9 +82,7 @@ def _node(file: Described, place: tuple[str, ...], meta: Mapping[str, Any], held
     return level
 
 
-def _add_leaf(
-    level: Level, key: str, entry: Entry, dtype: str, shape: tuple[int, ...], place: tuple[int, int]
-) -> None:
+def _add_leaf(level: Level, key: str, entry: Entry, dtype: str, shape: tuple[int, ...], place: tuple[int, int]) -> None:
     if key.startswith(_NESTED_TENSOR):
         name = key.rpartition(">")[2]
         level.left_out[name] = "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict"

@@ -218,10 +218,13 @@ class Hdf5Array(BackendArray):
     def _dataset(self) -> Iterator[Any]:
         """The open dataset, for as long as the context lasts; then a look at whether the file still holds what was read."""
         with self._source.locked() as base:
-            yield self._opened.find(self._source, base)
-            self._source.check_size(base)
-        if self._virtual is not None:
-            self._virtual.check(f"{self._source.description}: {self._opened.path!r}")
+            dataset = self._opened.find(self._source, base)
+            try:
+                yield dataset
+            finally:  # HDF5 may raise something else for the same reason
+                self._source.check_size(base)
+                if self._virtual is not None:
+                    self._virtual.check(f"{self._source.description}: {self._opened.path!r}")
 
     @property
     def missing_sources(self) -> tuple[str, ...]:
@@ -249,7 +252,9 @@ class Hdf5Array(BackendArray):
         if decoding is Decoding.NONE:
             # h5py's dtypes carry metadata (enum codes, opaque), which is of no use in memory
             if found.dtype != self.dtype:
-                return found.astype(self.dtype)  # of the other byte order, in a file that has taken the place of the first
+                return found.astype(
+                    self.dtype
+                )  # of the other byte order, in a file that has taken the place of the first
             return found.view(self.dtype) if found.dtype.metadata else found
         if self._element.characters:
             joined = np.ascontiguousarray(found).view(f"S{self._element.characters}")

@@ -147,7 +147,9 @@ class Hdf5Source:
         try:
             return stack.enter_context(self._manager.acquire_context(needs_lock=False))
         except FileNotFoundError as error:
-            raise RemovedError(f"{self.description}: there is no such file any more; open it where it is now") from error
+            raise RemovedError(
+                f"{self.description}: there is no such file any more; open it where it is now"
+            ) from error
         except OSError as error:
             raise _cannot_open(repr(self.description), error) from error
         except KeyError as error:

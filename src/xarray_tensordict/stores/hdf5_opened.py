@@ -45,7 +45,14 @@ class OpenedDataset:
         """Describe a dataset; `attrs` are those that it is read by, as :func:`read_attributes` gives them."""
         shape = tuple(dataset.shape)
         grows = tuple(most is None or most > size for size, most in zip(shape, dataset.maxshape, strict=True))
-        return cls(path, _type_name(dataset.dtype), shape, grows, None if attrs is None else coding_of(attrs), file_name(dataset) != source.description)
+        return cls(
+            path,
+            _type_name(dataset.dtype),
+            shape,
+            grows,
+            None if attrs is None else coding_of(attrs),
+            file_name(dataset) != source.description,
+        )
 
     def find(self, source: Hdf5Source, base: Any) -> Any:
         """The dataset in a file that is open now; `base` is the group that `source` has locked.
@@ -147,5 +154,7 @@ def _where_is(name: str, file: str) -> str | None:
     prefixes = os.environ.get("HDF5_VDS_PREFIX", "").split(":")
     folders = [*prefixes, os.path.dirname(file), "", os.path.dirname(os.path.realpath(file))]
     names = [name, os.path.basename(name)] if os.path.isabs(name) else [name]
-    candidates = [os.path.join(folder.replace("${ORIGIN}", os.path.dirname(file)), each) for each in names for folder in folders]
+    candidates = [
+        os.path.join(folder.replace("${ORIGIN}", os.path.dirname(file)), each) for each in names for folder in folders
+    ]
     return next((os.path.abspath(path) for path in candidates if os.path.isfile(path)), None)

@@ -187,7 +187,11 @@ class ArchiveFiles:
 
     def described(self, path: Key) -> Described | None:
         name = "/".join(path)
-        return Described(self._path, partial(_json_of_entry, self._path, name), self._status) if name in self._texts else None
+        return (
+            Described(self._path, partial(_json_of_entry, self._path, name), self._status)
+            if name in self._texts
+            else None
+        )
 
     def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
         info = self._entries["/".join(path)]

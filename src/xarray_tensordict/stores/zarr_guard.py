@@ -89,10 +89,9 @@ class Guard:
 
 def _form(metadata: Any, torch_dtype: str | None) -> dict[str, str]:
     """How the chunks of an array become its values."""
+    names: tuple[str, ...] = ("data_type", "chunk_grid", "codecs", "chunk_key_encoding", "fill_value")
     if metadata.zarr_format == 2:
         names = ("dtype", "chunks", "order", "filters", "compressor", "dimension_separator", "fill_value")
-    else:
-        names = ("data_type", "chunk_grid", "codecs", "chunk_key_encoding", "fill_value")
     form = {name: repr(getattr(metadata, name)) for name in names}
     return {**form, "attributes": coding_of(metadata.attributes), "dtype of torch": str(torch_dtype)}
 
