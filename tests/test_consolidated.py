@@ -125,5 +125,5 @@ def test_a_file_that_becomes_shorter_after_opening(path):
     sample().consolidate(path)
     with xr.open_dataset(path, engine="tensordict", cache=False) as ds:
         path.write_bytes(path.read_bytes()[:10])
-        with pytest.raises(ValueError, match=r"storage\.memmap: .* bytes, and it has"):
+        with pytest.raises(ValueError, match=r"storage\.memmap: expected metadata, .* none in its 10 bytes"):
             ds["b/c"].load()

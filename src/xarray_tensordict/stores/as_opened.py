@@ -48,6 +48,8 @@ def replaced(where: str, expected: str, found: str) -> ReplacedError:
 
 def coding_of(attrs: Mapping[str, Any]) -> str:
     """The attributes that say what stored numbers mean, as one text."""
+    if _CODING.isdisjoint(attrs):
+        return "[]"
     return repr([(name, np.asarray(attrs[name]).tolist()) for name in sorted(_CODING & attrs.keys())])
 
 
@@ -92,7 +94,7 @@ class Described:
         except Exception as error:  # half a file, or one of another program
             raise replaced(self.path, "metadata", f"what cannot be read ({error})") from error
         if said is None:
-            raise replaced(self.path, "metadata", "none")
+            raise replaced(self.path, "metadata", f"none in its {status.st_size} bytes")
         self._seen = _settled(status), said
         return said
 

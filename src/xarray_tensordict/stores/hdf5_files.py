@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -135,25 +135,26 @@ class Hdf5Source:
         with _lock:
             if self._pid != os.getpid():
                 self._reopen_after_fork()
-            with ExitStack() as stack:
-                opened = self._acquired(stack)
-                if not opened:
-                    raise ValueError(
-                        f"{self.description} was closed by its owner: open it again, or open it by its path"
-                    )
-                yield opened
+            entered = False
+            try:
+                with self._manager.acquire_context(needs_lock=False) as opened:
+                    entered = True
+                    if not opened:
+                        raise ValueError(
+                            f"{self.description} was closed by its owner: open it again, or open it by its path"
+                        )
+                    yield opened
+            except (OSError, KeyError) as error:
+                if entered:
+                    raise
+                raise self._not_opened(error) from error
 
-    def _acquired(self, stack: ExitStack) -> Any:
-        try:
-            return stack.enter_context(self._manager.acquire_context(needs_lock=False))
-        except FileNotFoundError as error:
-            raise RemovedError(
-                f"{self.description}: there is no such file any more; open it where it is now"
-            ) from error
-        except OSError as error:
-            raise _cannot_open(repr(self.description), error) from error
-        except KeyError as error:
-            raise replaced(self.description, f"the group {self._base!r}", "none") from error
+    def _not_opened(self, error: OSError | KeyError) -> OSError:
+        if isinstance(error, KeyError):
+            return replaced(self.description, f"the group {self._base!r}", "none")
+        if isinstance(error, FileNotFoundError):
+            return RemovedError(f"{self.description}: there is no such file any more; open it where it is now")
+        return _cannot_open(repr(self.description), error)
 
     def remember(self) -> None:
         """Take the file as it is now for what is opened: one that is opened anew is compared with it."""
