@@ -258,8 +258,7 @@ def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
 def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[Any], str | None]:
     """An array as it is now; as :func:`open_as_codes` gives it where numpy lacks its dtype."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # dtypes that have no v3 specification yet
+        with quiet(*ZARR_SAYS):
             return zarr.open_array(store, path=path, zarr_format=zarr_format, mode="r"), None
     except ValueError:
         place = StorePath(store, path)
