@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import zarr
@@ -27,10 +28,18 @@ def mark_of(group: zarr.Group) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def kept_texts(group: zarr.Group) -> dict[str, bytes]:
+@dataclass(frozen=True)
+class JsonText:
+    """A JSON text of a store, and the attributes of the array that holds it."""
+
+    text: str
+    attrs: Mapping[str, Any]
+
+
+def kept_texts(group: zarr.Group) -> dict[str, JsonText]:
     """The JSON texts that the mark of a group keeps, by path: as they were before they were to be written anew."""
     texts = (mark_of(group) or {}).get("texts", {})
-    return {path: text.encode() for path, text in texts.items()}
+    return {path: JsonText(kept["text"], kept["attrs"]) for path, kept in texts.items()}
 
 
 def is_json(text: Any) -> bool:
@@ -95,8 +104,8 @@ def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
         part = f"{mark.get('start')}:{mark.get('stop')} along {mark.get('dim')!r}"
         return (
             f"the store is not complete: an append did not finish, and the rows {part} of {_listed(names)} may be missing; "
-            f"write them with ds.td.to_zarr(store, region={{{mark.get('dim')!r}: slice({mark.get('start')}, "
-            f"{mark.get('stop')})}})"
+            f"write them, all variables at once, with ds.td.to_zarr(store, region={{{mark.get('dim')!r}: "
+            f"slice({mark.get('start')}, {mark.get('stop')})}})"
         )
     if kind == "overwrite" and names:
         return (

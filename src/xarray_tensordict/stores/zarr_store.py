@@ -33,7 +33,7 @@ from ..core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..core.naming_sources import axes_of_multiscales, dims_from_attribute
 from .array_wrappers import FieldArray, TextArray, WidenedArray
 from .remote import is_remote
-from .zarr_completeness import is_json, kept_texts, mark_of, tell_incomplete
+from .zarr_completeness import kept_texts, mark_of, tell_incomplete
 from .zarr_guard import Guard, GuardedArray
 from .zarr_members import open_members
 from .zarr_opening import Node, child, open_node
@@ -220,6 +220,7 @@ class _GroupReader:
                 self._groups.append(name)
             else:
                 self._add(name, member)
+        self._add_kept()
         self._settle_scalars()
         shown = {
             name: value
@@ -249,10 +250,17 @@ class _GroupReader:
             and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
-        for path, text in kept_texts(self._owner.zarr_group).items():
+
+    def _add_kept(self) -> None:
+        """Show the texts that a mark keeps in the place of arrays that a write has left in pieces, or not at all."""
+        for path, kept in kept_texts(self._owner.zarr_group).items():
             *key, name = path.split("/")
-            if tuple(key) == self._key and name in wanted and not is_json(self._payloads[name]):
-                self._payloads[name] = text
+            shown = self._arrays.get(name)
+            if tuple(key) != self._key or (shown is not None and shown.non_tensor):
+                continue
+            self._left_out = [left for left in self._left_out if left.key != (*self._key, name)]
+            self._payloads[name] = kept.text.encode()
+            self._add_non_tensor(name, kept.attrs)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""

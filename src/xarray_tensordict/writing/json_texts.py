@@ -13,53 +13,60 @@ import zarr
 from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ..core.model import Key
 from ..core.unbatched_entry import with_values
+from ..stores.zarr_completeness import JsonText
 from ..stores.zarr_private import unpickles
 from .plan import WritePlan
 from .stored_form import Place, store_form, to_json
-from .zarr_there import There, whole_texts
-from .zarr_writer import json_markers, json_variable, unbatched_object
+from .zarr_entries import put_entries
+from .zarr_texts import text_entries, whole_texts
+from .zarr_there import There
+from .zarr_undo import Undo
+from .zarr_writer import json_markers, unbatched_object
 
 
-def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There) -> None:
+def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There, undo: Undo) -> None:
     """Write new values of variables that are kept as JSON: rows of objects, and parts of the entry ``_unbatched``."""
-    content = _unbatched_content(there)
+    unbatched = {key: variable for key, variable in texts.items() if there.text_path(key) == UNBATCHED_NAME}
     for key, variable in texts.items():
-        path = "/".join(key)
-        array = there.member(key)
-        if array is None:
+        if key not in unbatched:
+            _put_text(there.root, "/".join(key), _rows_text(key, variable, there), undo)
+    if unbatched:
+        content = _unbatched_content(there)
+        for key, variable in unbatched.items():
+            path = "/".join(key)
             content[path] = with_values(content[path], np.asarray(variable.values))
-            continue
-        _rewrite_rows(key, variable, array, there)
-    if any(there.member(key) is None for key in texts):
-        _put_text(there.root, UNBATCHED_NAME, to_json(content, UNBATCHED_NAME), dict(there.root[UNBATCHED_NAME].attrs))
+        _put_unbatched(content, there, undo)
 
 
-def _rewrite_rows(key: Key, variable: xr.Variable, array: zarr.Array[Any], there: There) -> None:
+def _rows_text(key: Key, variable: xr.Variable, there: There) -> JsonText:
     batch = there.inference.groups[key[:-1]]
     name = "/".join(key)
+    attrs = _attrs_of_text(there.root, name)
     place = Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims)))
     held = variable.copy(data=variable.values.astype(object))
     stored = store_form(held, place)
-    stored.record = {k: v for k, v in own_array_record(array.attrs.get(ARRAY_ATTR)).items() if k == "role"}
+    stored.record = {k: v for k, v in own_array_record(attrs.get(ARRAY_ATTR)).items() if k == "role"}
     if stored.form != "json":
         stored.payload = held.values.tolist()
     markers = json_markers(stored, tuple(variable.shape[: len(batch.sizes)]))
-    _put_text(there.root, name, to_json(stored.payload, name), {**dict(array.attrs), **markers})
+    return JsonText(to_json(stored.payload, name), {**attrs, **markers})
 
 
-def _put_text(root: zarr.Group, path: str, text: str, attrs: dict[str, Any]) -> None:
-    variable = json_variable(path.rsplit("/", 1)[-1], text, attrs, set())
-    names: Any = [str(dim) for dim in variable.dims]
-    is_v3 = root.metadata.zarr_format == 3
-    array = root.create_array(
-        path,
-        shape=variable.shape,
-        dtype="uint8",
-        overwrite=True,
-        dimension_names=names if is_v3 else None,
-        attributes=attrs if is_v3 else {**attrs, "_ARRAY_DIMENSIONS": names},
-    )
-    array[...] = variable.values
+def _attrs_of_text(root: zarr.Group, path: str) -> dict[str, Any]:
+    found = whole_texts(root, [path]).get(path)
+    member = root.get(path)
+    return dict(found.attrs if found is not None else {} if member is None else member.attrs)
+
+
+def _put_text(root: zarr.Group, path: str, text: JsonText, undo: Undo) -> None:
+    entries = text_entries(root, path, text)
+    undo.rewrites(path)
+    put_entries(root, path, entries)
+
+
+def _put_unbatched(content: Mapping[str, Any], there: There, undo: Undo) -> None:
+    attrs = _attrs_of_text(there.root, UNBATCHED_NAME) or {NON_TENSOR_ATTR: {"encoding": "json"}}
+    _put_text(there.root, UNBATCHED_NAME, JsonText(to_json(content, UNBATCHED_NAME), attrs), undo)
 
 
 def _unbatched_content(there: There) -> dict[str, Any]:
@@ -70,10 +77,9 @@ def _unbatched_content(there: There) -> dict[str, Any]:
             f"store again, with mode='w'"
         )
     text = whole_texts(there.root, [UNBATCHED_NAME]).get(UNBATCHED_NAME)
-    return {} if text is None else dict(json.loads(text))
+    return {} if text is None else dict(json.loads(text.text))
 
 
-def merge_unbatched(plan: WritePlan, there: There) -> None:
+def merge_unbatched(plan: WritePlan, there: There, undo: Undo) -> None:
     """Add what a plan puts into the entry ``_unbatched`` to what is there."""
-    content = {**_unbatched_content(there), **unbatched_object(plan)}
-    _put_text(there.root, UNBATCHED_NAME, to_json(content, UNBATCHED_NAME), {NON_TENSOR_ATTR: {"encoding": "json"}})
+    _put_unbatched({**_unbatched_content(there), **unbatched_object(plan)}, there, undo)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
-import zarr
 
-from ..core.metadata import BATCH_ATTR
+from ..core.metadata import BATCH_ATTR, UNBATCHED_NAME
 from ..core.model import GroupBatch, Key
 from ..stores.zarr_completeness import mark_of, tell_incomplete
 from .additions import plan_added
@@ -18,9 +16,11 @@ from .plan import Source, WritePlan
 from .store_fit import check_sizes
 from .stored_form import Layout
 from .streaming import stream_source
+from .zarr_changes import finish_change, mark_there, texts_of, write_change
 from .zarr_finish import zarr_writes
 from .zarr_target import ZarrTarget
-from .zarr_there import Change, There, finish_of, mark_there, plan_region, take_back, write_change
+from .zarr_there import Change, There, finish_of, plan_region
+from .zarr_undo import Undo, undone
 from .zarr_writer import ZarrOptions, check_attrs, dataset_of, write_group
 
 
@@ -51,21 +51,16 @@ def add_variables(
     plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr")
     check_attrs(plan)
     step = finish_of(there, target, options, _batches(plan, there))
-    names = {*change.paths, *("/".join(key) for key in change.texts), *new}
+    names = {*change.names, *new}
     _refuse_unfinished(there, names)
-    mark_there(there, step, {"kind": "overwrite", "arrays": sorted(names)})
-    made = Created()
-    try:
-        _create(plan, there, target, options, made)
-        return write_change(change, there, step, options, {}, made.delayed)
-    except BaseException:
-        # an array that was created and not filled would pass for one of fill values
-        made.remove()
-        if change.regions:
-            mark_there(there, step, {"kind": "overwrite", "arrays": sorted(names.difference(new))})
-        else:
-            take_back(there, step)
-        raise
+    # what has been written over cannot be put back
+    parts = sorted(part.path for part in change.parts)
+    leaving = {"kind": "overwrite", "arrays": parts} if parts else None
+    with undone(Undo(step, there.consolidated, leaving), there.where) as undo:
+        texts = {*texts_of(change, there), *([UNBATCHED_NAME] if plan.unbatched else [])}
+        mark_there(there, step, {"kind": "overwrite", "arrays": sorted(names)}, sorted(texts))
+        stored = write_change(change, there, options, undo, _create(plan, there, target, options, undo))
+    return finish_change(step, options, stored)
 
 
 def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
@@ -122,43 +117,46 @@ def _layout(there: There, asked: Layout) -> Layout:
     return "xarray" if there.ds.variables else asked
 
 
-@dataclass
-class Created:
-    """What has been created so far: to be written by dask, or removed again."""
+def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOptions, undo: Undo) -> list[Any]:
+    """Create the new arrays, group by group, and give what writes them; attributes are added to those there are.
 
-    delayed: list[Any] = field(default_factory=list)
-    before: list[tuple[zarr.Group, frozenset[str], dict[str, Any]]] = field(default_factory=list)
-
-    def remove(self) -> None:
-        """Leave the groups as they were."""
-        with zarr_writes():
-            for node, names, attrs in self.before:
-                for name in set(node.keys()) - names:
-                    del node[name]
-                node.attrs.put(attrs)
-
-
-def _create(plan: WritePlan, there: There, target: ZarrTarget, options: ZarrOptions, made: Created) -> None:
-    """Create the new arrays, group by group; attributes of groups are added to those there are."""
+    An array that was created and not filled would pass for one of fill values.
+    """
+    delayed = []
     with zarr_writes():
         if plan.unbatched:
-            merge_unbatched(plan, there)
+            merge_unbatched(plan, there, undo)
         for key, group in plan.groups.items():
-            path = "/".join(key)
-            node = there.root.require_group(path) if path else there.root
-            attrs = {**dict(node.attrs), **(group.attrs or {})}
             bare = WritePlan(plan.layout, plan.format, {key: group})
             ds = dataset_of(bare, key, options)
             named = sorted(str(name) for name in ds.coords if name not in ds.dims)
+            _note_created(key, ds, there, undo)
+            path = "/".join(key)
+            node = there.root.require_group(path) if path else there.root
+            attrs = {**dict(node.attrs), **(group.attrs or {})}
             words = [*str(attrs.get("coordinates", "")).split(), *named]
             if words:
                 attrs["coordinates"] = " ".join(dict.fromkeys(words))
             if group.batch_record is not None and (BATCH_ATTR in there.root.attrs or not there.ds.variables):
                 attrs[BATCH_ATTR] = group.batch_record
             whole = ds.reset_coords(named).assign_attrs(attrs)
-            made.before.append((node, frozenset(node.keys()), dict(node.attrs)))
             written = write_group(whole, group, target.store, (*target.prefix, *key), options, mode="a")
-            made.delayed += [written] if any(ds[name].chunks for name in ds.variables) else []
+            delayed += [written] if any(ds[name].chunks for name in ds.variables) else []
+    return delayed
+
+
+def _note_created(key: Key, ds: xr.Dataset, there: There, undo: Undo) -> None:
+    """Note the first group of a path that is not there, or the arrays that come into one that is."""
+    for length in range(1, len(key) + 1):
+        path = "/".join(key[:length])
+        if path not in there.root:
+            undo.creates(path)
+            return
+    undo.changes_attrs("/".join(key))
+    paths = ["/".join((*key, str(name))) for name in ds.variables]
+    for path in paths:
+        if path not in there.root:
+            undo.creates(path)
 
 
 def _batches(plan: WritePlan, there: There) -> dict[Key, GroupBatch]:

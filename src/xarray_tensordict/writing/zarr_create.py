@@ -147,7 +147,7 @@ def _create_zip(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -> No
 
 
 def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -> None:
-    """Copy each entry once into an open, empty ``ZipStore``."""
+    """Copy each entry once into an open, empty ``ZipStore``; those of the root last, so that a part opens as no store."""
     from zarr.core.buffer import default_buffer_prototype
     from zarr.core.sync import sync
 
@@ -162,7 +162,9 @@ def _fill_zip_store(plan: WritePlan, target: ZarrTarget, options: ZarrOptions) -
     write_new(plan, store, target.prefix, replace(options, consolidated=False), in_place=False)
 
     async def copy() -> None:
-        for key in sorted([key async for key in store.list()]):
+        for key in sorted(
+            [key async for key in store.list()], key=lambda key: (-key.count("/"), key != ".zattrs", key)
+        ):
             buffer = await store.get(key, default_buffer_prototype())
             assert buffer is not None
             await target.store.set(key, buffer)

@@ -20,7 +20,8 @@ from ..core.model import GroupBatch, Key
 from ..dataset.entries import td_names
 from ..stores.zarr_completeness import mark_of, unwritten
 from ..stores.zarr_members import walk_members
-from ..stores.zarr_private import await_requests
+from ..stores.zarr_private import await_requests, run
+from .zarr_entries import Overlay, attrs_key, set_bytes, unmarked
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,34 @@ def finish(step: Finish, *, unmark: bool = True) -> None:
                 node.attrs[BATCH_ATTR] = dict(record)
         if step.batches:
             _record_batches(root, step.batches)
-        if unmark and INCOMPLETE_ATTR in step.open().attrs:
-            del step.open().attrs[INCOMPLETE_ATTR]
-        if step.consolidate:
-            whole = zarr.open_group(step.store, mode="r+", use_consolidated=False, storage_options=step.storage_options)
-            if whole.store.supports_consolidated_metadata:
-                zarr.consolidate_metadata(whole.store, zarr_format=whole.metadata.zarr_format)
+    _settle_metadata(step, unmark=unmark)
+
+
+def _settle_metadata(step: Finish, *, unmark: bool) -> None:
+    """Consolidate the metadata as it is without the mark, and remove the mark, in one request or at last.
+
+    Whatever fails before leaves the mark in the store, where the next writer finds it.
+    """
+    with zarr_writes():
+        root = step.open()
+        found = mark_of(root)
+        unmark = unmark and INCOMPLETE_ATTR in root.attrs
+        last = attrs_key(root)
+        changed = Overlay(root.store, {last: unmarked(root)} if unmark else {})
+        if step.consolidate and root.store.supports_consolidated_metadata:
+            zarr.consolidate_metadata(changed, zarr_format=root.metadata.zarr_format)
+        for key in sorted(changed.documents, key=lambda key: key == last):
+            try:
+                run(set_bytes(root.store, key, changed.documents[key]))
+            except BaseException as error:
+                await_requests()
+                if not unmark or INCOMPLETE_ATTR in step.open().attrs:
+                    raise
+                # the last request was carried out all the same: the write is done
+                if not isinstance(error, Exception):
+                    # whoever interrupts a write takes it for not done, and may try again
+                    mark(step, found or {})
+                    raise
 
 
 def delayed_finish(step: Finish, written: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ that stores without dimension names (tensordict's own) can be appended to; new a
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,13 @@ from .plan import Source
 from .store_fit import Existing, check_sizes
 from .stored_form import Layout
 from .zarr_add import add_variables
+from .zarr_changes import finish_change, mark_there, texts_of, write_change, write_region
 from .zarr_create import create_store
-from .zarr_finish import records_of
+from .zarr_finish import Finish, records_of
 from .zarr_target import ZarrTarget
-from .zarr_there import Change, There, finish_of, open_there, plan_region, settle_lazy, write_change, write_region
+from .zarr_there import Change, There, finish_of, open_there, plan_region, settle_lazy
+from .zarr_undo import Undo, undone
+from .zarr_unfinished import completed_dim, state_before, store_before
 from .zarr_writer import ZarrOptions
 
 Slices = Mapping[str, slice]
@@ -64,6 +67,14 @@ def update_store(
             f"{group.metadata.zarr_format}"
         )
     options = replace(options, zarr_format=int(group.metadata.zarr_format))
+    if append_dim is not None and mark_of(group) is not None:
+        raise ValueError(
+            f"{tell_incomplete(group) or 'the store is marked as not complete'}. Nothing is appended to "
+            f"{target.name} before that"
+        )
+    lacking = completed_dim(group, region)
+    if lacking is not None and (plan := _plan_rest(source, group, target, options, lacking)) is not None:
+        return _complete(plan, options)
     there = open_there(target, options)
     settle_lazy(source, there, target)
     if append_dim is None and region is None:
@@ -95,26 +106,64 @@ def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable 
 # -- append ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Planned:
+    """An append: what is there, what is to be written, and the last step."""
+
+    there: There
+    change: Change
+    step: Finish
+
+
 def _append(source: Source, there: There, target: ZarrTarget, options: ZarrOptions, dim: str) -> Any:
     """Check all, grow all that has the dim, write the rows."""
-    pending = mark_of(there.root)
-    if pending is not None:
-        raise ValueError(
-            f"{tell_incomplete(there.root) or 'the store is marked as not complete'}. Nothing is appended to "
-            f"{there.where} before that"
-        )
+    planned = _plan_append(source, there, target, options, dim)
+    change, step = planned.change, planned.step
+    size = int(there.ds.sizes[dim])
+    with undone(Undo(step, there.consolidated), there.where) as undo:
+        if change.names:
+            records = records_of(there.root, step.batches)
+            marked = {
+                "kind": "append",
+                "dim": dim,
+                "start": size,
+                "stop": size + int(source.flat.sizes[dim]),
+                "arrays": sorted(change.names),
+                "records": records,
+                "before": state_before(there.root, change, records),
+            }
+            mark_there(there, step, marked, texts_of(change, there))
+        stored = write_change(change, there, options, undo)
+    return finish_change(step, options, stored)
+
+
+def _plan_append(source: Source, there: There, target: ZarrTarget, options: ZarrOptions, dim: str) -> Planned:
     check_append(source, there.ds, dim, there.where)
-    added, size = int(source.flat.sizes[dim]), int(there.ds.sizes[dim])
     change = _appended(source, there, dim)
-    step = finish_of(there, target, options, grown(there, dim, added))
-    marked = {
-        "kind": "append",
-        "dim": dim,
-        "start": size,
-        "stop": size + added,
-        "records": records_of(there.root, step.batches),
-    }
-    return write_change(change, there, step, options, marked)
+    return Planned(there, change, finish_of(there, target, options, grown(there, dim, int(source.flat.sizes[dim]))))
+
+
+def _plan_rest(source: Source, group: zarr.Group, target: ZarrTarget, options: ZarrOptions, dim: str) -> Planned | None:
+    """Plan to append the rows of an append that did not finish again, to the store as it was before.
+
+    None where these are not all the arrays: then they are written as a region, and the mark stays.
+    """
+    pending = mark_of(group) or {}
+    there = open_there(target, options, store_before(group))
+    source, _, adopted = adopt_names(source, there.ds, None, dim)
+    paths = {"/".join((*key, name)) for key, node in source.nodes.items() for name in node.variables}
+    same = adopted == pending["dim"] and there.ds.sizes.get(adopted) == pending["start"]
+    same = same and source.flat.sizes.get(adopted) == pending["stop"] - pending["start"]
+    if not same or not paths.issuperset(pending["arrays"]):
+        return None
+    settle_lazy(source, there, target)
+    return _plan_append(source, there, target, options, str(adopted))
+
+
+def _complete(planned: Planned, options: ZarrOptions) -> Any:
+    """Where it fails the mark stays: arrays that have not grown yet do so now, and are not shrunk again."""
+    undo = Undo(planned.step, planned.there.consolidated)
+    return finish_change(planned.step, options, write_change(planned.change, planned.there, options, undo))
 
 
 def _appended(source: Source, there: There, dim: str) -> Change:
