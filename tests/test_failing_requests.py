@@ -14,9 +14,12 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 import zarr.storage
+from tensordict import TensorDict
 
+from test_to_zarr import assert_gives_back, era
 from xarray_tensordict.stores.zarr_completeness import mark_of
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
@@ -232,6 +235,41 @@ def test_an_interrupted_write_never_leaves_rows_that_a_second_try_would_double(w
     stores = Stores(zarr_format)
     for store in stores.failing(write, Interrupted, KeyboardInterrupt):
         assert_can_be_mended(store, write, stores)
+
+
+# -- an append that did not finish -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("first", [3, 5, 12])
+def test_a_region_completes_it_wherever_it_stopped(tmp_path: Path, zarr_format: Any, layout: Any, first: int) -> None:
+    whole, path = era(4), tmp_path / "a.zarr"
+    whole.isel(time=slice(0, 2)).td.to_zarr(path, zarr_format=zarr_format, layout=layout)
+    rows = whole.isel(time=slice(2, 4))
+    with pytest.raises(OSError, match="no space left") as raised:
+        rows.td.to_zarr(FailingForGood(zarr.storage.LocalStore(path), first), append_dim="time")
+    assert "could not be taken back" in raised.value.__notes__[0]
+    with pytest.raises(ValueError, match="'time' has size 3 in the dataset"):
+        whole.isel(time=slice(1, 4)).td.to_zarr(path, region={"time": slice(2, 4)})
+    assert is_marked(path)
+    rows.td.to_zarr(path, region={"time": slice(2, None)})
+    assert_gives_back(path, whole)
+    assert not is_marked(path)
+
+
+def test_a_region_completes_it_in_a_store_without_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    td = TensorDict({"x": torch.arange(4.0), "n": {"y": torch.ones(4, 2)}}, [4])
+    td.to_zarr(path)
+    rows = xr.Dataset({"x": ("time", np.full(2, 7.0, "f4")), "n/y": (("time", "f"), np.full((2, 2), 7.0, "f4"))})
+    with pytest.raises(OSError, match="no space left"):
+        rows.td.to_zarr(FailingForGood(zarr.storage.LocalStore(path), 3), append_dim="time")
+    rows.td.to_zarr(path, region={"time": slice(4, 6)})
+    found = TensorDict.from_zarr(path)
+    assert found.batch_size == (6,)
+    assert found["x"].tolist() == [0.0, 1.0, 2.0, 3.0, 7.0, 7.0]
+    assert found["n", "y"].sum() == 8 + 4 * 7.0
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

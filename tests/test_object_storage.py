@@ -230,6 +230,21 @@ def test_append_and_region_keep_all_records_true(
         assert TensorDict.from_zarr(found.store)["next", "t2m"][1].unique().tolist() == [-2.0]
 
 
+@ALL_KINDS
+def test_a_region_completes_an_append_that_did_not_finish(
+    s3: S3Server, name: str, way: str, zarr_format: Any, layout: Any
+) -> None:
+    store, keywords = place(s3, way, name)
+    whole = era(6)
+    whole.isel(time=slice(0, 4)).td.to_zarr(store, layout=layout, zarr_format=zarr_format, **keywords)
+    rows = whole.isel(time=slice(4, 6))
+    rows.chunk(time=1).td.to_zarr(store, append_dim="time", compute=False, **keywords)  # and nobody computes it
+    # one array has not even grown
+    zarr.open_group(store, mode="r+", use_consolidated=False, **keywords)["t2m"].resize((4, 2, 3))
+    rows.td.to_zarr(store, region={"time": slice(4, 6)}, **keywords)
+    assert_gives_back(store, whole, **keywords)
+
+
 @pytest.mark.parametrize(
     ("way", "zarr_format"), [("url", 3), pytest.param("url", 2, marks=pytest.mark.slow), ("obstore", 2)]
 )
