@@ -48,6 +48,14 @@ def test_what_is_left_out_comes_back():
         warnings.warn("nobody asked", UserWarning, stacklevel=1)
 
 
+def test_a_filter_that_somebody_else_has_set_stays():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="nobody", category=UserWarning)
+        with quiet(("nobody", UserWarning)):
+            pass
+        warnings.warn("nobody asked", UserWarning, stacklevel=1)
+
+
 def test_the_last_of_several_threads_brings_it_back():
     inside, leave = threading.Event(), threading.Event()
 

@@ -72,9 +72,9 @@ def quiet(*left_out: Filter) -> Iterator[None]:
         with _LOCK:
             _USES.subtract(entries)
             for entry in entries:
-                if _USES[entry]:
-                    continue
+                if _USES[entry] or entry not in _LISTS:
+                    continue  # others are inside, or somebody else has put it there
                 current: Any = warnings.filters
-                for there in (_LISTS.pop(entry, []), current):
+                for there in (_LISTS.pop(entry), current):
                     if entry in there:
                         there.remove(entry)

@@ -6,7 +6,6 @@ It is carried out when the arrays are whole, by the writer itself or, with ``com
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import zarr
 from ..core.metadata import BATCH_ATTR, INCOMPLETE_ATTR, STACK_ATTR, batch_record
 from ..core.model import GroupBatch, Key
 from ..dataset.entries import td_names
+from ..quiet import ZARR_SAYS, quiet
 from ..stores.zarr_completeness import mark_of, unwritten
 from ..stores.zarr_members import walk_members
 from ..stores.zarr_private import await_requests, run
@@ -178,9 +178,7 @@ def zarr_writes() -> Iterator[None]:
 
     Zarr warns of fixed-length strings and of consolidated metadata, for which v3 has no specification yet.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The data type .* does not have a Zarr V3 specification")
-        warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
+    with quiet(*ZARR_SAYS):
         try:
             yield
         except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from ..core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_arr
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.record import infer_dataset
 from ..opening.datasets import OpenOptions, open_flat
+from ..quiet import quiet
 from ..stores.zarr_completeness import kept_texts, mark_of
 from ..stores.zarr_store import ZarrGroupStore
 from .lazy_sources import reads_from
@@ -130,10 +131,9 @@ def open_there(target: ZarrTarget, options: ZarrOptions, shown: Any = None) -> T
         storage_options=options.storage_options if shown is None else None,
     )
     mark = mark_of(reader.zarr_group) or {}
-    with warnings.catch_warnings():
-        # whoever completes a store knows that it is not complete; where an append stopped sizes differ, too
-        told = ".*" if mark.get("kind") == "append" else ".*the store is not complete"
-        warnings.filterwarnings("ignore", message=told, category=UserWarning)
+    # whoever completes a store knows that it is not complete; where an append stopped sizes differ, too
+    told = "" if mark.get("kind") == "append" else ".*the store is not complete"
+    with quiet((re.escape(target.description) + told, UserWarning)):
         ds = open_flat(reader, OpenOptions(nested=True))
     with zarr_writes():
         root = zarr.open_group(
