@@ -220,3 +220,14 @@ def test_files_are_found_without_the_event_loop(tmp_path: Path) -> None:
     assert any_exists(root, "absent/zarr.json", "x0/zarr.json")
     assert any_exists(zarr.open_group(root.store, path="nested"), "x0/zarr.json")
     assert not any_exists(root, "absent/zarr.json", "x0", "folder")
+
+
+@pytest.mark.parametrize("late", [0.0, float("inf")], ids=["by threads", "one after the other"])
+def test_many_members_are_read_alike_from_disks_that_answer_late(tmp_path, monkeypatch, late):
+    monkeypatch.setattr(zarr_members, "_LATE", late)
+    ds = xr.Dataset({f"v{number}": ("t", np.full(2, number)) for number in range(150)})
+    ds.td.to_zarr(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / "v77" / "zarr.json").write_text("{")
+    with pytest.warns(UserWarning, match="left out 'v77'"):
+        found = xr.open_dataset(tmp_path / "a.zarr", engine="tensordict")
+    xr.testing.assert_equal(found, ds.drop_vars("v77"))
