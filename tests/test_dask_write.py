@@ -4,14 +4,19 @@ import builtins
 import io
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import dask
 import dask.array
+import distributed
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from dask.callbacks import Callback
 from dask.delayed import Delayed
 from distributed import Client
 from tensordict import TensorDict
@@ -256,6 +261,93 @@ def test_a_cluster_computes_and_the_client_writes(tmp_path, layout, cluster, cap
     with pytest.raises(NotImplementedError, match="one writer"):
         ds.chunk(time=1).td.to_h5(tmp_path / "b.h5", compute=False)
     assert not (tmp_path / "b.h5").exists()
+
+
+def of_value(value: float, rows: int = 60) -> xr.Dataset:
+    return xr.Dataset({"x": (("t", "f"), np.full((rows, 3), value))}).chunk(t=1)
+
+
+@LAYOUTS
+class TestComputationsOfOtherThreads:
+    """Each file gets its own blocks, whichever computation dask starts first."""
+
+    def test_files_that_are_written_as_one_graph(self, tmp_path, layout):
+        dask.compute(*[of_value(i).td.to_h5(tmp_path / f"{i}", layout=layout, compute=False) for i in range(6)])
+        for i in range(6):
+            assert_gives_back(tmp_path / f"{i}", of_value(i).compute())
+
+    def test_files_that_are_written_by_threads(self, tmp_path, layout):
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda i: of_value(i).td.to_h5(tmp_path / f"{i}", layout=layout), range(6)))
+        for i in range(6):
+            assert_gives_back(tmp_path / f"{i}", of_value(i).compute())
+
+    def test_a_file_that_is_appended_to(self, tmp_path, layout):
+        of_value(0).td.to_h5(tmp_path / "a.h5", layout=layout, unlimited_dims=["t"])
+        with computing():
+            for i in range(1, 4):
+                of_value(i).td.to_h5(tmp_path / "a.h5", append_dim="t")
+        assert_gives_back(tmp_path / "a.h5", xr.concat([of_value(i).compute() for i in range(4)], "t"))
+
+    @pytest.mark.parametrize("progress", [True, False])
+    def test_a_file_that_is_written_while_others_compute(self, tmp_path, layout, progress):
+        with computing():
+            for i in range(4):
+                of_value(i).td.to_h5(tmp_path / f"{i}", layout=layout, progress=progress)
+                assert_gives_back(tmp_path / f"{i}", of_value(i).compute())
+
+
+@contextmanager
+def computing():
+    """Another thread computes with dask all the time."""
+    stop = threading.Event()
+
+    def compute():
+        while not stop.is_set():
+            assert dask.array.ones(10, chunks=5).sum().compute() == 10
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(compute)
+        try:
+            yield
+        finally:
+            stop.set()
+            found.result()
+
+
+@pytest.mark.parametrize("kind", ["to_h5", "to_zarr", "to_memmap"])
+def test_callbacks_that_are_set_for_all_see_the_blocks(tmp_path, kind):
+    seen = []
+    with Callback(posttask=lambda key, *others: seen.append(key)):
+        getattr(of_value(1).td, kind)(tmp_path / "a", progress=True)
+    assert len(seen) >= 8
+    seen.clear()
+    getattr(of_value(1).td, kind)(tmp_path / "b", progress=True)
+    assert not seen
+
+
+@LAYOUTS
+@pytest.mark.parametrize(
+    "get", [lambda dsk, keys: dask.get(dsk, keys), lambda dsk, keys, **keywords: dask.get(dsk, keys)]
+)
+def test_hdf5_takes_blocks_from_schedulers_that_call_nobody(tmp_path, layout, get):
+    with dask.config.set(scheduler=get):
+        era().chunk(time=1).td.to_h5(tmp_path / "a.h5", layout=layout, progress=True)
+    assert_gives_back(tmp_path / "a.h5", era())
+
+
+def test_a_scheduler_that_does_not_give_all_blocks_is_told_of(tmp_path, cluster, monkeypatch):
+    class Forgetful(distributed.as_completed):
+        def __next__(self):
+            if self.count() == 3:
+                raise StopIteration
+            return super().__next__()
+
+    monkeypatch.setattr(distributed, "as_completed", Forgetful)
+    of_value(1).compute().td.to_h5(tmp_path / "a.h5")
+    with pytest.raises(RuntimeError, match="has not given 3 of 8 blocks"):
+        of_value(2, rows=8).td.to_h5(tmp_path / "a.h5")
+    assert_gives_back(tmp_path / "a.h5", of_value(1).compute())
 
 
 # -- the bar -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from dask.callbacks import Callback
 from dask.delayed import delayed
 
-from .running import distributed_client, progress_bar
+from .running import distributed_client, own_callbacks, progress_bar
 
 Region = tuple[slice, ...]
 
@@ -53,10 +53,12 @@ def store_blocks(sources: Sequence[Any], targets: Sequence[Any], *, progress: bo
     client = distributed_client()
     if client is not None:
         _from_cluster(client, blocks, put, progress=progress)
-        return
-    compute: Any = dask.base.compute
-    with progress_bar(shown=progress), _Put(put, set(places)):
-        compute(*blocks)
+    else:
+        _from_local(list(places), blocks, put, progress=progress)
+    if places:
+        raise RuntimeError(
+            f"the scheduler of dask has not given {len(places)} of {len(blocks)} blocks; the file is not whole"
+        )
 
 
 def _as_it_is(block: Any) -> Any:
@@ -73,16 +75,27 @@ def _regions(source: Any) -> Iterator[Region]:
 class _Put(Callback):
     """Writes a block when it is done; local schedulers call this in the thread that asked for the computation."""
 
-    def __init__(self, put: Callable[[str, Any], None], names: set[str]) -> None:
+    def __init__(self, put: Callable[[str, Any], None], names: Iterable[str]) -> None:
         self._put = put
-        self._names = names
+        self.left = set(names)
         start: Any = super().__init__
         start()
 
     def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
-        if key in self._names:
+        if key in self.left:
             self._put(key, result)
+            self.left.remove(key)
             state["cache"][key] = None
+
+
+def _from_local(names: list[str], blocks: list[Any], put: Callable[[str, Any], None], *, progress: bool) -> None:
+    compute: Any = dask.base.compute
+    written = _Put(put, names)
+    with own_callbacks(written, *([progress_bar()] if progress else [])) as called:
+        results = compute(*blocks, **called)
+    for name, block in zip(names, results, strict=True):
+        if name in written.left:  # by a scheduler of the caller, which does not call back
+            put(name, block)
 
 
 def _from_cluster(client: Any, blocks: list[Any], put: Callable[[str, Any], None], *, progress: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,6 +17,7 @@ import dask
 import dask.base
 import dask.multiprocessing
 import dask.threaded
+from dask.callbacks import Callback, local_callbacks
 from dask.local import MultiprocessingPoolExecutor
 from dask.system import CPU_COUNT
 
@@ -43,8 +45,9 @@ def compute_all(delayed: Sequence[Any], *, progress: bool = False) -> None:
     client = distributed_client()
     try:
         if client is None:
-            with progress_bar(shown=progress), _tasks_awaited() as keywords:
-                _compute(*delayed, **keywords)
+            bars = [progress_bar()] if progress else []
+            with own_callbacks(*bars) as called, _tasks_awaited() as keywords:
+                _compute(*delayed, **keywords, **called)
         elif progress:
             _compute_shown(client, delayed)
         else:
@@ -150,25 +153,45 @@ def _has_tasks(keys: AbstractSet[Any], dask_worker: Any) -> bool:
     return bool(keys & (waiting | {task.key for task in state.all_running_tasks}))
 
 
+# -- what is told of a computation -------------------------------------------------------------------------------------
+
+
 @contextmanager
-def progress_bar(*, shown: bool) -> Iterator[None]:
-    """Show a bar for what a local scheduler of dask computes inside: tqdm's where it is installed, else dask's."""
-    if not shown:
-        yield
+def own_callbacks(*callbacks: Callback) -> Iterator[dict[str, Any]]:
+    """Keywords for ``dask.compute`` on a local scheduler, so that it calls these, and those that are set for all.
+
+    dask gives what is set for all to the computation that starts first, of whichever thread. No keywords are given for
+    a scheduler of the caller that takes none.
+    """
+    if not callbacks or not _takes_callbacks():
+        yield {}
         return
-    bar: Any
+    context: Any = local_callbacks
+    with context() as for_all:
+        yield {"callbacks": [*for_all, *(each._callback for each in callbacks)]}
+
+
+def _takes_callbacks() -> bool:
+    get_scheduler: Any = dask.base.get_scheduler
+    get = get_scheduler()
+    if get is None:
+        return True
+    parameters = inspect.signature(get).parameters.values()
+    return any(each.name == "callbacks" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def progress_bar() -> Callback:
+    """A bar for what a local scheduler of dask computes: tqdm's where it is installed, else dask's."""
+    make: Any
     try:
         from tqdm.auto import tqdm
         from tqdm.dask import TqdmCallback
 
-        bar = TqdmCallback(tqdm_class=tqdm, desc="writing", unit="task")
+        make = partial(TqdmCallback, tqdm_class=tqdm, desc="writing", unit="task")
     except ImportError:
-        from dask.diagnostics.progress import ProgressBar
-
-        make: Any = ProgressBar
-        bar = make()
-    with bar:
-        yield
+        from dask.diagnostics.progress import ProgressBar as make  # noqa: N813
+    bar: Callback = make()
+    return bar
 
 
 def _show_progress(futures: list[Any]) -> None:
