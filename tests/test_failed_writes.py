@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,25 @@ def test_a_node_without_the_batch_of_its_parent_comes_back_as_it_was(
     getattr(tree.td, writer)(tmp_path / "tree")
     with xr.open_datatree(tmp_path / "tree", engine="tensordict") as found:
         xr.testing.assert_identical(found.load(), tree)
+
+
+@pytest.mark.parametrize("writer", ["to_zarr", "to_memmap"])
+def test_ctrl_c_while_the_old_store_is_removed_leaves_nothing_of_it(
+    tmp_path: Path, base: xr.Dataset, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    getattr(base.td, writer)(tmp_path / "a")
+    rmtree, calls = shutil.rmtree, []
+
+    def interrupted(path: Any, **options: Any) -> None:
+        if threading.current_thread() is threading.main_thread():  # zarr removes as well
+            calls.append(path)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        getattr((base + 1).td, writer)(tmp_path / "a", mode="w")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+        np.testing.assert_array_equal(found["a"], base["a"] + 1)

@@ -7,11 +7,14 @@ checked at import.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from dask.base import is_dask_collection
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
@@ -197,35 +200,74 @@ def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any,
     return found
 
 
-def create_netcdf(
+class NetcdfTarget:
+    """A variable of a netCDF file, as a target for blocks.
+
+    Attributes
+    ----------
+    dataset
+        Of h5py; it stays open until it can be flushed, since an error is lost where HDF5 writes when it is closed.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.dataset = target.get_array()._h5ds
+
+    def __setitem__(self, region: Any, block: Any) -> None:
+        self._target[region] = block
+
+
+class _NetcdfWriter:
+    """What xarray hands variables to: those in memory are written, those of dask are kept."""
+
+    def __init__(self, flush: Callable[[Any], None]) -> None:
+        self._flush = flush
+        self.sources: list[Any] = []
+        self.targets: list[NetcdfTarget] = []
+
+    def add(self, source: Any, target: Any) -> None:
+        own = NetcdfTarget(target)
+        if is_dask_collection(source):
+            self.sources.append(source)
+            self.targets.append(own)
+        else:
+            own[...] = source
+            self._flush(own.dataset)
+
+
+@contextmanager
+def netcdf_group(
     ds: xr.Dataset,
-    path: Any,
+    file: Any,
+    flush: Callable[[Any], None],
     *,
-    mode: str,
+    new: bool,
     group: str | None,
     encoding: dict[str, dict[str, Any]],
     unlimited_dims: list[str],
-) -> tuple[Any, list[Any], list[Any]]:
-    """Create a netCDF-4 file, or a group in one, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+) -> Iterator[tuple[list[Any], list[NetcdfTarget]]]:
+    """Write a group of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+
+    Parameters
+    ----------
+    file
+        Of h5py; it stays open.
+    flush
+        Called with a dataset that was written.
+    new
+        Whether nothing is in the file yet.
 
     Returns
     -------
-    store
-        To be closed.
     sources, targets
         The dask arrays, encoded, and what takes their blocks: ``target[region] = block``.
     """
-    from xarray.backends import writers
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore, writers
 
-    to_netcdf: Any = writers.to_netcdf
-    writer, store = to_netcdf(
-        ds,
-        path,
-        mode=mode,
-        group=group,
-        engine="h5netcdf",
-        encoding=encoding,
-        unlimited_dims=unlimited_dims,
-        multifile=True,
-    )
-    return store, list(writer.sources), list(writer.targets)
+    dump: Any = writers.dump_to_store
+    writer = _NetcdfWriter(flush)
+    with h5netcdf.File(file, "w" if new else "a") as root:
+        store = H5NetCDFStore(root, group=group, mode="a")
+        dump(ds, store, writer, encoding=encoding, unlimited_dims=unlimited_dims)
+        yield writer.sources, writer.targets

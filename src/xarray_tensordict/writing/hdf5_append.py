@@ -26,6 +26,7 @@ from ..stores.hdf5_dims import NON_COORD_PREFIX
 from ..stores.hdf5_store import Hdf5Store
 from .append_checks import check_append
 from .hdf5_blocks import store_blocks
+from .hdf5_output import Hdf5Output
 from .plan import Source
 from .store_fit import fit
 from .stored_form import to_json
@@ -177,8 +178,9 @@ def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, whe
         )
 
 
-def write_append(append: Append, file: h5py.File, *, progress: bool = False) -> None:
+def write_append(append: Append, output: Hdf5Output, *, progress: bool = False) -> None:
     """Grow the datasets of a file that is open for writing, and make its records true."""
+    file = output.file
     base = file["/" + "/".join(append.prefix)]
     sources, targets = [], []
     for rows in append.rows:
@@ -189,12 +191,15 @@ def write_append(append: Append, file: h5py.File, *, progress: bool = False) -> 
             continue
         if rows.values.chunks is None:
             dataset[rows.where] = _for_h5py(read_now(rows.values), dataset)
+            output.flush(dataset)
         else:
             sources.append(rows.values.data.map_blocks(_for_h5py, dataset.dtype, dtype=rows.values.dtype))
             targets.append(_Part(dataset, rows.where))
     store_blocks(sources, targets, progress=progress)
+    for target in targets:
+        output.flush(target.dataset)
     if append.texts:
-        _rewrite_texts(base, append.texts)
+        _rewrite_texts(output, base, append.texts)
     for key, batch in append.batches.items():
         _record(base["/".join(key)] if key else base, batch)
 
@@ -203,12 +208,12 @@ class _Part:
     """A part of a dataset, as a target for blocks."""
 
     def __init__(self, dataset: h5py.Dataset, where: tuple[slice, ...]) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._starts = tuple(part.start for part in where)
 
     def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
         moved = zip(region, self._starts, strict=True)
-        self._dataset[tuple(slice(part.start + start, part.stop + start) for part, start in moved)] = block
+        self.dataset[tuple(slice(part.start + start, part.stop + start) for part, start in moved)] = block
 
 
 def _for_h5py(values: np.ndarray[Any, Any], like: Any) -> np.ndarray[Any, Any]:
@@ -226,12 +231,13 @@ def _grow_scales(dataset: h5py.Dataset, shape: tuple[int, ...]) -> None:
                 scale.resize((size,))
 
 
-def _rewrite_texts(base: h5py.Group, texts: Mapping[str, xr.Variable]) -> None:
+def _rewrite_texts(output: Hdf5Output, base: h5py.Group, texts: Mapping[str, xr.Variable]) -> None:
     entry = base[UNBATCHED_NAME]
     content = json.loads(entry[()])
     for path, variable in texts.items():
         content[path] = with_values(content[path], np.asarray(variable.values))
     entry[()] = to_json(content, UNBATCHED_NAME)
+    output.flush(entry)
 
 
 def _record(group: h5py.Group, batch: GroupBatch) -> None:

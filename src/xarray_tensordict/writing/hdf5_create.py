@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import h5py
 from ..core.model import Key
 from ..stores.hdf5_files import is_open_for_writing
 from .hdf5_blocks import refuse_delayed
+from .hdf5_output import Hdf5Output, written
 from .hdf5_writer import Hdf5Options, check_attrs, write_with_h5py, write_with_xarray
 from .plan import Source, WritePlan, plan_write
 from .replacing import replaced
@@ -69,7 +71,8 @@ def create_file(
 
         append = plan_append(source, target, prefix, append_dim)
         return _run(
-            lambda: _change(target, lambda file: write_append(append, file, progress=options.progress)), compute=compute
+            lambda: _change(target, lambda output: write_append(append, output, progress=options.progress)),
+            compute=compute,
         )
     adds = mode == "a" and target.exists()
     if adds:
@@ -83,7 +86,8 @@ def create_file(
         with replaced(target) as beside:
             if adds:
                 shutil.copy2(os.path.realpath(target), beside)
-            _into_file(plan, beside, prefix, options, new=not adds)
+            with _opened(plan, beside, target, new=not adds) as output:
+                _write(plan, output, prefix, options, new=not adds)
 
     return _run(write, compute=compute)
 
@@ -130,24 +134,29 @@ def _start(path: Path) -> bytes:
         return file.read(8)
 
 
-def _change(target: Path, change: Callable[[h5py.File], None]) -> None:
+def _change(target: Path, change: Callable[[Hdf5Output], None]) -> None:
     """Change a copy, which takes the place of the file when that is done."""
     with replaced(target) as beside:
         shutil.copy2(os.path.realpath(target), beside)
-        with h5py.File(beside, "r+") as file:
-            change(file)
+        with written(beside, "r+", name=str(target)) as output:
+            change(output)
 
 
-def _into_file(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _opened(plan: WritePlan, path: Path, target: Path, *, new: bool) -> AbstractContextManager[Hdf5Output]:
+    # netCDF-4 wants members in the order in which they were made
+    order = {"track_order": True} if plan.layout == "xarray" else {}
+    return written(path, "w" if new else "r+", name=str(target), **order)
+
+
+def _write(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
     if plan.layout == "xarray":
-        write_with_xarray(plan, path, prefix, options, new=new)
-        return
-    with h5py.File(path, "w" if new else "r+") as file:
-        write_with_h5py(plan, file, prefix, options)
+        write_with_xarray(plan, output, prefix, options, new=new)
+    else:
+        write_with_h5py(plan, output, prefix, options)
 
 
 def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options) -> None:
     if plan.layout == "xarray":
         raise ValueError("layout='xarray' writes to a path; write to a file and read it, or use layout='tensordict'")
-    with h5py.File(stream, "w") as file:
-        write_with_h5py(plan, file, prefix, options)
+    with written(stream, "w") as output:
+        write_with_h5py(plan, output, prefix, options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -20,9 +19,10 @@ from xarray.core.coordinates import Coordinates
 from ..core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ..core.model import Key
 from ..core.unbatched_entry import encode_array
-from ..dataset.xarray_private import create_netcdf, past_cache
+from ..dataset.xarray_private import netcdf_group, past_cache
 from .encodings import hdf5_encoding
 from .hdf5_blocks import store_blocks
+from .hdf5_output import Hdf5Output
 from .packing import packed
 from .plan import GroupPlan, WritePlan
 from .stored_form import Stored, to_json
@@ -53,8 +53,9 @@ class Hdf5Options:
     progress: bool = False
 
 
-def write_with_h5py(plan: WritePlan, file: h5py.File, prefix: Key, options: Hdf5Options) -> None:
+def write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
     """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
+    file = output.file
     pending: list[tuple[Any, h5py.Dataset]] = []
     for key, group in plan.groups.items():
         node = file.require_group("/" + "/".join((*prefix, *key)))
@@ -63,13 +64,19 @@ def write_with_h5py(plan: WritePlan, file: h5py.File, prefix: Key, options: Hdf5
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
-            _write(
-                node, name, stored, sizes, _dataset_options(name, stored, group, options), group.node.unlimited, pending
-            )
+            asked = _dataset_options(name, stored, group, options)
+            output.flush(_write(node, name, stored, sizes, asked, group.node.unlimited, pending))
     if plan.unbatched:
         root = file.require_group("/" + "/".join(prefix))
-        _write_json(root, UNBATCHED_NAME, to_json(_unbatched_object(plan, root), UNBATCHED_NAME), {}, {})
+        text = to_json(_unbatched_object(plan, root), UNBATCHED_NAME)
+        output.flush(_write_json(root, UNBATCHED_NAME, text, {}, {}))
     store_blocks([data for data, _ in pending], [dataset for _, dataset in pending], progress=options.progress)
+    for _, dataset in pending:
+        output.flush(dataset)
+    _record_batches(plan, file, prefix)
+
+
+def _record_batches(plan: WritePlan, file: h5py.File, prefix: Key) -> None:
     for key, group in plan.groups.items():
         if group.batch_record is not None:
             file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
@@ -108,10 +115,9 @@ def _write(
     options: dict[str, Any],
     unlimited: frozenset[str],
     pending: list[tuple[Any, h5py.Dataset]],
-) -> None:
+) -> h5py.Dataset:
     if stored.form == "json" and not stored.variable.ndim:
-        _write_scalar(node, name, stored)
-        return
+        return _write_scalar(node, name, stored)
     variable, dtype = _for_h5py(stored)
     if any(dim in unlimited for dim in variable.dims):
         options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
@@ -138,6 +144,7 @@ def _write(
     write_attrs(dataset, stored.variable.attrs, record)
     if stored.stack:
         dataset.attrs[STACK_ATTR] = list(sizes)
+    return dataset
 
 
 def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
@@ -165,20 +172,23 @@ def _fill(dataset: h5py.Dataset, variable: xr.Variable, pending: list[tuple[Any,
     dataset[...] = past_cache(variable).values
 
 
-def _write_scalar(node: h5py.Group, name: str, stored: Stored) -> None:
+def _write_scalar(node: h5py.Group, name: str, stored: Stored) -> h5py.Dataset:
     value = stored.payload
     if isinstance(value, str) and "\0" not in value:
         dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
         dataset.attrs[STR_ATTR] = True
         write_attrs(dataset, stored.variable.attrs, stored.record)
-        return
-    _write_json(node, name, to_json(value, name), stored.variable.attrs, stored.record)
+        return dataset
+    return _write_json(node, name, to_json(value, name), stored.variable.attrs, stored.record)
 
 
-def _write_json(node: h5py.Group, name: str, text: str, attrs: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _write_json(
+    node: h5py.Group, name: str, text: str, attrs: Mapping[str, Any], record: Mapping[str, Any]
+) -> h5py.Dataset:
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
     dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
     write_attrs(dataset, attrs, dict(record))
+    return dataset
 
 
 def write_attrs(obj: Any, attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> None:
@@ -273,7 +283,7 @@ def h5py_options(encoding: Mapping[str, Any]) -> dict[str, Any]:
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
 
 
-def write_with_xarray(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def write_with_xarray(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     for number, (key, group) in enumerate(plan.groups.items()):
         ds = _netcdf_dataset(group, options)
@@ -282,22 +292,19 @@ def write_with_xarray(plan: WritePlan, path: Path, prefix: Key, options: Hdf5Opt
             for name in group.stored
             if group.node.names[name] in options.encoding
         }
-        store, sources, targets = create_netcdf(
+        with netcdf_group(
             ds,
-            path,
-            mode="w" if new and not number else "a",
+            output.file,
+            output.flush,
+            new=new and not number,
             group="/".join((*prefix, *key)) or None,
             encoding=explicit,
             unlimited_dims=sorted(group.node.unlimited & set(map(str, ds.dims))),
-        )
-        try:
+        ) as (sources, targets):
             store_blocks(sources, targets, progress=options.progress)
-        finally:
-            store.close()
-    with h5py.File(path, "r+") as file:
-        for key, group in plan.groups.items():
-            if group.batch_record is not None:
-                file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
+            for target in targets:
+                output.flush(target.dataset)
+    _record_batches(plan, output.file, prefix)
 
 
 def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:

@@ -32,6 +32,7 @@ from ..tensors.convert import Leaf, compute_together, make_leaf
 from ..tensors.frames import Frame
 from ..tensors.values import tensor_from_numpy, torch_dtype
 from .arguments import check_choice
+from .disk_blocks import allocate
 from .replacing import free_name, remove, replaced, swap
 from .stored_form import as_declared, same_object
 
@@ -73,7 +74,7 @@ def to_memmap(
     if not compute:
         return _delayed(job, target, mode)
     with _staged(target) as staged:
-        _lay_out(job, staged)
+        _lay_out(job, staged, target)
         stored = _store_chunked(job, staged)
         if stored is not None:
             from .running import compute_all
@@ -244,9 +245,13 @@ class _Job:
         return [entry for entry in self.entries if entry.form == "tensor" and 0 not in _shape(entry)]
 
 
-def _lay_out(job: _Job, folder: Path) -> None:
+def _lay_out(job: _Job, folder: Path, target: Path) -> None:
     """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold."""
     job.template.memmap_like(str(folder))
+    for path in folder.rglob("*.memmap"):
+        # writing to the map of a file that has no blocks kills the process where the disk is full
+        with path.open("r+b") as file:
+            allocate(file.fileno(), 0, path.stat().st_size, str(target))
     _tell_float8(job, folder)
     for key, name in job.classes.items():
         _note_class(folder.joinpath(*map(file_stem, key)) / META, name)
@@ -314,7 +319,7 @@ def _delayed(job: _Job, target: Path, mode: str) -> Any:
     target.parent.mkdir(parents=True, exist_ok=True)
     staged = free_name(target, "tmp")
     try:
-        _lay_out(job, staged)
+        _lay_out(job, staged, target)
         stored = _store_chunked(job, staged)
     except BaseException:
         remove(staged)

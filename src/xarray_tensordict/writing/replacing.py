@@ -88,7 +88,11 @@ def free_name(target: Path, kind: str) -> Path:
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        except BaseException:  # Ctrl-C: nobody would remove the rest
+            shutil.rmtree(path, ignore_errors=True)
+            raise
     else:
         with suppress(FileNotFoundError):
             path.unlink()
