@@ -477,3 +477,11 @@ def test_text_with_missing_values_is_refused_with_the_way_out(path, layout):
     assert not path.exists()
     ds.fillna({"s": ""}).td.to_h5(path, layout=layout)
     assert reopened(path)["s"].values.tolist() == ["a", "", "c"]
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+def test_an_attribute_without_a_name_is_refused(tmp_path, layout):
+    ds = xr.Dataset({"x": ("time", [1, 2], {"": "nameless"})})
+    with pytest.raises(ValueError, match="variable 'x' has an attribute whose name is empty"):
+        ds.td.to_h5(tmp_path / "a.h5", layout=layout)
+    assert not list(tmp_path.iterdir())

@@ -222,13 +222,15 @@ def _attribute(value: Any) -> Any:
 
 
 def check_attrs(plan: WritePlan) -> None:
-    """Raise ``TypeError`` for attributes that neither HDF5 nor JSON holds."""
+    """Raise for attributes that neither HDF5 nor JSON holds."""
     for key, group in plan.groups.items():
         where = f"group {'/' + '/'.join(key)!r}"
         owners = [(where, group.attrs or {})]
         owners += [(f"variable {group.node.names[name]!r}", v.attrs) for name, v in group.node.variables.items()]
         for owner, attrs in owners:
             for name, value in attrs.items():
+                if not str(name):
+                    raise ValueError(f"{owner} has an attribute whose name is empty, which HDF5 cannot hold; rename it")
                 if _attribute(value) is None:
                     to_json_attribute(owner, name, value)
 
