@@ -79,12 +79,10 @@ class Hdf5Output:
 
     def give_up(self, *, is_full: bool) -> None:
         """Close the file whatever happens; it is thrown away."""
-        try:
+        with suppress(Exception):
             if not is_full:
                 self.close()
                 return
-        except Exception:
-            is_full = True
         with suppress(Exception), _no_limit_of_size():
             if self._stream is not None:
                 self._stream.move_to_memory()
