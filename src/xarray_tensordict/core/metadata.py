@@ -29,6 +29,11 @@ UNBATCHED_NAME = "_unbatched"
 """Root entry that holds the numeric arrays a tensordict with a batch cannot hold."""
 BATCH_DIMS_ATTR = "tensordict_batch_dims"
 """Dataset attribute: the batch dims, where they are not what the inference would find."""
+CF_FILLS = ("_FillValue", "missing_value")
+CF_SCALES = ("scale_factor", "add_offset")
+CF_PACKING = (*CF_SCALES, *CF_FILLS, "dtype", "_Unsigned")
+CF_TIMES = ("units", "calendar")
+"""The attributes, and words of an encoding, that say what stored numbers mean."""
 NS_UNITS = "nanoseconds since 1970-01-01"
 """The CF units of times, which are stored as int64 for tensordict."""
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"

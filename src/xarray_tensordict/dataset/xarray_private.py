@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from dask.base import is_dask_collection
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
@@ -226,6 +225,8 @@ class _NetcdfWriter:
         self.targets: list[NetcdfTarget] = []
 
     def add(self, source: Any, target: Any) -> None:
+        from dask.base import is_dask_collection  # which opening a store does without
+
         own = NetcdfTarget(target)
         if is_dask_collection(source):
             self.sources.append(source)

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ..core.metadata import CF_PACKING, CF_TIMES
+
 _SETTLED = 50_000_000
 """A file that changed less than so many ns ago can change again within the same tick of the clock of its file system."""
 
-_CODING = frozenset(
-    {"_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype", "_Unsigned"}
-)
-"""The attributes that say what stored numbers mean."""
+_CODING = frozenset((*CF_PACKING, *CF_TIMES))
 
 Identity = tuple[int, int, int]
 

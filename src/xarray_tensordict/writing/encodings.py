@@ -13,11 +13,12 @@ import numpy as np
 import xarray as xr
 
 from ..core.blocks import merged_chunks
+from ..core.metadata import CF_PACKING, CF_TIMES
 from ..core.suggest import there_are
 from .output_chunks import CHUNK_BYTES, default_chunks
-from .packing import PACKING, TIMES, time_misfit
+from .packing import time_misfit
 
-_CF_KEPT = (*PACKING, *TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
+_CF_KEPT = (*CF_PACKING, *CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
 _H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
 # the resolution of times, and of the units that would round or wrap them
 _STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -35,13 +36,13 @@ def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
         units = str(kept.get("units", "")).partition(" ")[0]
         finer = _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3)
         if finer or not _holds_times(variable, kept):
-            for name in (*TIMES, "dtype", "_FillValue", "missing_value"):
+            for name in (*CF_TIMES, "dtype", "_FillValue", "missing_value"):
                 kept.pop(name, None)
     elif variable.dtype.kind not in "biufc" or np.dtype(_dtype_of(kept)).kind not in "biufc":
         # strings: the dtype they were read as says nothing about how they are to be written
-        kept = {name: value for name, value in kept.items() if name not in (*PACKING, *TIMES)}
+        kept = {name: value for name, value in kept.items() if name not in (*CF_PACKING, *CF_TIMES)}
     elif variable.dtype.kind == "b" or np.dtype(_dtype_of(kept)).kind == "b":
-        kept = {name: value for name, value in kept.items() if name not in PACKING}
+        kept = {name: value for name, value in kept.items() if name not in CF_PACKING}
     return kept
 
 

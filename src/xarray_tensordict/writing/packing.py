@@ -18,16 +18,13 @@ import xarray as xr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from ..callers import outside
+from ..core.metadata import CF_FILLS, CF_PACKING, CF_SCALES, CF_TIMES
 from ..dataset.xarray_private import in_memory, read
 from ..quiet import XARRAY_SAYS, quiet
 from .stored_form import map_values
 
-FILLS = ("_FillValue", "missing_value")
-_SCALES = ("scale_factor", "add_offset")
-_MARKS = (*_SCALES, *FILLS)
-PACKING = (*_MARKS, "dtype", "_Unsigned")
-TIMES = ("units", "calendar")
-_ALL = (*PACKING, *TIMES)
+_MARKS = (*CF_SCALES, *CF_FILLS)
+_ALL = (*CF_PACKING, *CF_TIMES)
 
 
 def packed(
@@ -195,7 +192,7 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
 
 def _fills(encoding: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """The values that stand for missing ones."""
-    return np.ravel([each for word in FILLS if encoding.get(word) is not None for each in np.ravel(encoding[word])])
+    return np.ravel([each for word in CF_FILLS if encoding.get(word) is not None for each in np.ravel(encoding[word])])
 
 
 def _words(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> str:
@@ -227,7 +224,7 @@ def _changed(
     with np.errstate(all="ignore"):
         codes = _codes(values, encoding)
         stored = codes.astype(dtype)
-        if dtype.kind == "b" or (exactly and not _has(encoding, _SCALES)):
+        if dtype.kind == "b" or (exactly and not _has(encoding, CF_SCALES)):
             return np.asarray(stored.astype(values.dtype) != values)
         return np.asarray(np.isfinite(values) & ~np.isfinite(stored))
 
@@ -243,7 +240,7 @@ def _without_code(
     unsigned = str(encoding.get("_Unsigned", "true" if dtype.kind == "u" else "false")) == "true"
     limits = np.iinfo(f"{'u' if unsigned else 'i'}{dtype.itemsize}")
     taken = [_within(int(fill), limits) for fill in fills[~np.isnan(fills)]]
-    if values.dtype.kind in "iu" and not _has(encoding, _SCALES):
+    if values.dtype.kind in "iu" and not _has(encoding, CF_SCALES):
         # no way round by floats, which hold no int64
         wrong = (values < limits.min) | (values > limits.max)
         return np.asarray(wrong | np.isin(values, taken) if taken else wrong)

@@ -10,10 +10,10 @@ import xarray as xr
 import zarr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from ..core.metadata import ARRAY_ATTR, NS_UNITS, own_array_record
+from ..core.metadata import ARRAY_ATTR, CF_FILLS, CF_PACKING, CF_SCALES, CF_TIMES, NS_UNITS, own_array_record
 from ..core.model import Inference
 from ..quiet import XARRAY_SAYS, quiet
-from .packing import FILLS, checked, with_one_fill
+from .packing import checked, with_one_fill
 from .stored_form import as_declared, map_values, nanoseconds
 
 
@@ -30,7 +30,7 @@ class Existing(Protocol):
     def where(self) -> str: ...
 
 
-_CODED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"})
+_CODED = frozenset(CF_PACKING) - {"dtype"}
 _TEXT = "UTO"
 
 
@@ -140,15 +140,14 @@ def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, wher
 
 def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
     """Encode with the packing, units and fill value of the array, and check that times come back as they were."""
-    words = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar", "dtype")
-    encoding = {word: there.encoding[word] for word in words if word in there.encoding}
+    encoding = {word: there.encoding[word] for word in (*CF_PACKING, *CF_TIMES) if word in there.encoding}
     held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
     if new.dtype.kind in "iufc":
         held = checked(
             name,
             held,
             {**encoding, "dtype": array.dtype},
-            exactly=not {"scale_factor", "add_offset"} & set(encoding),
+            exactly=not set(CF_SCALES) & set(encoding),
             remedy=f"{where} stores it so; write to a new store",
         )
     bare = xr.Variable(held.dims, held._data, {}, with_one_fill(encoding), fastpath=True)
@@ -171,7 +170,7 @@ def _comes_back(
     name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Array[Any], encoding: Mapping[str, Any]
 ) -> bool:
     """Whether encoded times are decoded by the units of the array to what they were: xarray may choose others."""
-    attrs = {**dict(array.attrs), **{word: encoding[word] for word in FILLS if word in encoding}}
+    attrs = {**dict(array.attrs), **{word: encoding[word] for word in CF_FILLS if word in encoding}}
     stored = np.asarray(coded.values)
     held = stored.astype(array.dtype)
     if not np.array_equal(held.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
