@@ -252,9 +252,8 @@ class Hdf5Array(BackendArray):
         if decoding is Decoding.NONE:
             # h5py's dtypes carry metadata (enum codes, opaque), which is of no use in memory
             if found.dtype != self.dtype:
-                return found.astype(
-                    self.dtype
-                )  # of the other byte order, in a file that has taken the place of the first
+                # of the other byte order, in a file that has taken the place of the first
+                return found.astype(self.dtype)
             return found.view(self.dtype) if found.dtype.metadata else found
         if self._element.characters:
             joined = np.ascontiguousarray(found).view(f"S{self._element.characters}")

@@ -13,9 +13,9 @@ from typing import Any
 import zarr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
-from zarr.storage import LocalStore
 
 from .as_opened import Described, coding_of, replaced
+from .zarr_members import folder_of, is_local
 from .zarr_private import open_again
 
 
@@ -43,12 +43,11 @@ class Guard:
 
     @classmethod
     def of(cls, array: zarr.Array[Any], torch_dtype: str | None = None) -> Guard | None:
-        """The guard of an array; None where it is not in local files (a subclass of the store may read in a way of its own)."""
-        store: Any = array.store
-        if type(store) is not LocalStore:
+        """The guard of an array; None where it is not in local files."""
+        if not is_local(array):
             return None
         try:
-            return cls(array, torch_dtype, os.path.join(os.fspath(store.root), *array.path.split("/")))
+            return cls(array, torch_dtype, folder_of(array))
         except (FileNotFoundError, NotADirectoryError):  # opened by the metadata of a group above it
             return None
 

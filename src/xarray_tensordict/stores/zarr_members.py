@@ -56,13 +56,13 @@ def walk_members(node: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Arra
             yield from ((f"{name}/{path}", inner) for path, inner in walk_members(member))
 
 
-def is_local(node: zarr.Group) -> bool:
-    """Whether a group lies in files of this machine; a subclass of the store may read in a way of its own."""
+def is_local(node: zarr.Group | zarr.Array[Any]) -> bool:
+    """Whether a group or an array lies in files of this machine; a subclass of the store may read in a way of its own."""
     return type(node.store) is LocalStore
 
 
-def folder_of(node: zarr.Group) -> str:
-    """The folder of a group in local files."""
+def folder_of(node: zarr.Group | zarr.Array[Any]) -> str:
+    """The folder of a group or an array in local files."""
     store: Any = node.store
     return os.path.join(os.fspath(store.root), *node.path.split("/")) if node.path else os.fspath(store.root)
 
