@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .core.inference import infer_batch
     from .core.model import ArrayInfo
     from .lazy.persistent import open_persistent
-    from .showing.inspection import inspect
+    from .show.inspection import inspect
     from .tensors.to_dataset import to_dataset, to_datatree
 
 __all__ = [
@@ -43,7 +43,7 @@ _WHERE = {
     "ArrayInfo": "core.model",
     "annotate": "annotate",
     "infer_batch": "core.inference",
-    "inspect": "showing.inspection",
+    "inspect": "show.inspection",
     "open_persistent": "lazy.persistent",
     "to_dataset": "tensors.to_dataset",
     "to_datatree": "tensors.to_dataset",

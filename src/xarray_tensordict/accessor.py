@@ -477,7 +477,7 @@ class DatasetAccessor(LoadingMethods):
         >>> tensordict.load(path)["t2m"].shape
         torch.Size([4, 3])
         """
-        from .writing.memmap_writer import to_memmap
+        from .formats.memmap.write import to_memmap
 
         return to_memmap(
             self._ds,
@@ -493,14 +493,14 @@ class DatasetAccessor(LoadingMethods):
         )
 
     def __repr__(self) -> str:
-        from .showing.summary import summarize
-        from .showing.text import summary_text
+        from .show.summary import summarize
+        from .show.text import summary_text
 
         return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .showing.html import summary_html
-        from .showing.summary import summarize
+        from .show.html import summary_html
+        from .show.summary import summarize
 
         return summary_html(summarize(self._ds, self.infer()))
 

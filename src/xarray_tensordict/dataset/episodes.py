@@ -13,9 +13,9 @@ import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..callers import outside
-from ..core.batch_rules import is_marked
 from ..core.model import Inference
 from ..core.naming import feature_name
+from ..core.rules import is_marked
 from .episode_tables import holds_table, label_table, table_of
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed

@@ -19,9 +19,9 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..formats.hdf5.files import open_for_changes
+from ..formats.registry import format_of, unwrapped
 from ..quiet import quiet
-from ..stores.hdf5_files import open_for_changes
-from ..stores.sources import format_of, unwrapped
 from ..testing import assert_same_tensordict
 from .dialect import H5GroupDialect, metadata_of
 from .lazy_nodes import Leaf, read_together

@@ -13,13 +13,13 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, UnbatchedTensor
 
+from .._compat.xarray import is_index_data, past_cache, read
 from ..core.inference import BatchDims
 from ..core.model import Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
-from ..dataset.xarray_private import is_index_data, past_cache, read
-from ..stores.raw_files import THREADS, at_once
+from ..formats.raw.files import THREADS, at_once
 from .block_reads import BlocksRead, blocks_read
 from .classes import as_class
 from .filling import Filling, fill, takes_bytes, targets

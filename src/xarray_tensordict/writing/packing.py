@@ -17,9 +17,9 @@ import numpy as np
 import xarray as xr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
+from .._compat.xarray import in_memory, read
 from ..callers import outside
 from ..core.metadata import CF_FILLS, CF_PACKING, CF_SCALES, CF_TIMES
-from ..dataset.xarray_private import in_memory, read
 from ..quiet import XARRAY_SAYS, quiet
 from .stored_form import map_values
 

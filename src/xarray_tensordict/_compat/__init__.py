@@ -1,0 +1,1 @@
+"""Private interfaces of the libraries: one module for each, checked at import."""
