@@ -77,6 +77,8 @@ def assert_bare_tensordict_reads(store: object, ds: xr.Dataset) -> None:
             assert got.tolist() == expected.tolist(), name
 
 
-def content(path) -> dict[str, bytes]:
+def content(path: Path) -> dict[str, bytes]:
+    """The bytes of a file, or of all files in a folder, by name."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
+    root = path.parent if path.is_file() else path
+    return {str(file.relative_to(root)): file.read_bytes() for file in files}

@@ -18,8 +18,8 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 import xarray_tensordict
 from memmap_samples import beside, both_doors, weather
 from strategies import datasets, tensordicts
+from xarray_tensordict.formats.memmap import write as memmap_writer
 from xarray_tensordict.testing import assert_same_tensordict
-from xarray_tensordict.writing import memmap_writer
 
 pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
 

@@ -235,7 +235,8 @@ def test_a_variable_of_400_megabytes_passes_through_little_memory(path):
 _KILLED = """
 import os, signal, sys
 import dask, dask.array, numpy as np, tensordict, xarray as xr, xarray_tensordict
-from xarray_tensordict.writing import memmap_writer, replacing
+from xarray_tensordict.formats.memmap import write as memmap_writer
+from xarray_tensordict.writing import replacing
 
 def killed(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
