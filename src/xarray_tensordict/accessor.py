@@ -6,7 +6,6 @@ Importing these modules imports neither torch nor tensordict.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ from .core.inference import BatchDims
 from .core.model import Inference
 from .loading.methods import LoadingMethods
 from .tree_accessor import Answer, DataTreeAccessor
+from .warnings import warn
 
 if TYPE_CHECKING:
     from .dataset.entries import Unbatched
@@ -510,13 +510,11 @@ def _warn_shadowed(ds: xr.Dataset) -> None:
     global _shadow_warned
     if "td" in ds.variables and not _shadow_warned:
         _shadow_warned = True
-        from .callers import outside
 
-        warnings.warn(
+        warn(
             "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "
             "Use ds['td'] for the variable",
             UserWarning,
-            stacklevel=outside(),
         )
 
 

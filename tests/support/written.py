@@ -1,5 +1,7 @@
 """What is written in tests, and what has to come back of it."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch

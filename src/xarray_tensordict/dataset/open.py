@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
-from ..callers import outside
 from ..core.blocks import Extent, PreferredChunks, preferred_chunks
 from ..core.inference import BatchDims, infer_batch
 from ..core.model import (
@@ -45,6 +43,7 @@ from ..core.naming import (
 )
 from ..core.unbatched_entry import restore_unbatched
 from ..quiet import quiet
+from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
 from .describe import describe_group
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
@@ -434,13 +433,13 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, Gro
     """
     if layout.left_out:
         left_out = "; ".join(str(member) for member in layout.left_out)
-        warnings.warn(f"{store.description}: left out {left_out}", UserWarning, stacklevel=outside())
+        warn(f"{store.description}: left out {left_out}", LeftOutWarning)
     layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
-        warnings.warn(f"{store.description}: {told}", UserWarning, stacklevel=outside())
+        warn(f"{store.description}: {told}", InferredBatchWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
-        warnings.warn(f"{store.description}: {sentence}", UserWarning, stacklevel=outside())
+        warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
     notes: dict[str, Any] = {}
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
@@ -464,11 +463,10 @@ def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapp
     shown = {key: name_batch(batch) for key, batch in renamed.items() if key in layout.groups}
     lost = [dim for dim in shown[()] if dim not in ds.dims]
     if lost:
-        warnings.warn(
+        warn(
             f"the batch size {list(layout.inference.batch_size)} is lost: no array has the dims {lost}, and a Dataset has a "
             f"dim only where an array has it",
-            UserWarning,
-            stacklevel=outside(),
+            InferredBatchWarning,
         )
         return ds
     encoding = ds.encoding

@@ -7,7 +7,6 @@ encodings here are those that xarray's h5netcdf engine gives.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +19,7 @@ import numpy as np
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name
 from ...core.suggest import there_are
+from ...warnings import LeftOutWarning, warn
 from .arrays import Hdf5Array
 from .attrs import UnreadableError, marker, read_attributes
 from .dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
@@ -188,15 +188,13 @@ class Hdf5Store:
         }
         if not missing:
             return
-        from ...callers import outside
 
         listed = "; ".join(f"{name!r}: {', '.join(map(repr, files[:5]))}" for name, files in missing.items())
-        warnings.warn(
+        warn(
             f"{self.description}, group {group_name((*self._root, *group.key))!r}: files that virtual datasets are made of are "
             f"not there, and HDF5 gives the fill value (zero, if there is none) for their values: {listed}. Put them where "
             f"the file expects them, or leave the variables out with drop_variables=[...]",
-            UserWarning,
-            stacklevel=outside(),
+            LeftOutWarning,
         )
 
     # Finding a group

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from ...core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
 from ...core.suggest import there_are
+from ...warnings import InferredBatchWarning, LeftOutWarning, warn
 from ..fingerprint import Described, Entry, said_of
 from .consolidated import consolidated_level, read_footer
 from .files import ArchiveFiles, FolderFiles
@@ -183,17 +183,15 @@ class MemmapStore:
         if self._told:
             return
         self._told = True
-        from ...callers import outside
 
         last = group_name((*key, next(reversed(level.children))))
-        warnings.warn(
+        warn(
             f"{self._description}: the members of the lazy stack at {group_name(key)!r} differ ({level.ragged}), so "
             f"they are "
             f"shown as the groups {group_name((*key, '0'))!r} to {last!r}. Open one of them with group=, or "
             f"concatenate them "
             f"with xr.open_datatree(...).td.concat(dim)",
-            UserWarning,
-            stacklevel=outside(),
+            LeftOutWarning,
         )
 
 
@@ -238,29 +236,24 @@ def _filled_rows(checkpoint: Mapping[str, Any], batch: tuple[int, ...], cursor: 
         agreeing = [rows for rows in candidates if cursor is not None and cursor in (rows, rows % capacity)]
         candidates = agreeing or candidates
     if len(candidates) > 1:
-        from ...callers import outside
-
-        warnings.warn(
+        warn(
             f"{where}: the replay buffer holds {length} elements of batch size {list(batch)}, which are {candidates} "
             f"rows for "
             f"a storage of ndim=1, 2, ...; {candidates[0]} are shown, and the last of them may be empty. Open with "
             f"filled=False for all {capacity}",
-            UserWarning,
-            stacklevel=outside(),
+            InferredBatchWarning,
         )
     return candidates[0] if candidates else capacity
 
 
 def _tell_compact(where: str, checkpoint: Mapping[str, Any]) -> None:
-    from ...callers import outside
 
-    warnings.warn(
+    warn(
         f"{where}: the replay buffer was saved in a compact form of torchrl's own (FlatStorageCheckpointer or "
         f"NestedStorageCheckpointer), in which observations and their successors share rows. It is shown as it is "
         f"stored, not trimmed to its {checkpoint['len']} elements; load it with torchrl, and dump it with the default "
         f"checkpointer",
-        UserWarning,
-        stacklevel=outside(),
+        InferredBatchWarning,
     )
 
 

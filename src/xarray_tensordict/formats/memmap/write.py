@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ...dataset.trees import flat_view
 from ...tensors.convert import Leaf, compute_together, make_leaf
 from ...tensors.frames import Frame
 from ...tensors.values import tensor_from_numpy, torch_dtype
+from ...warnings import StoredFormWarning, warn
 from ...writing.arguments import check_choice
 from ...writing.disk_blocks import allocate
 from ...writing.replacing import free_name, remove, replaced, swap
@@ -268,14 +268,11 @@ def _tell_float8(job: _Job, folder: Path) -> None:
     try:
         TensorDict.load_memmap(folder)
     except KeyError:
-        from ...callers import outside
-
-        warnings.warn(
+        warn(
             f"{names} are of dtypes that tensordict writes to memory-mapped tensordicts and cannot load again; "
             f"xarray_tensordict.open_persistent and engine='tensordict' read them. To load them with tensordict.load, "
             f"widen them: del ds[{names[0]!r}].encoding['torch_dtype']",
-            UserWarning,
-            stacklevel=outside(),
+            StoredFormWarning,
         )
 
 
