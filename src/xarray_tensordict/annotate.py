@@ -21,7 +21,6 @@ from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.record import infer_dataset
 from .formats.registry import describe_source, format_of, open_store, unwrapped
-from .quiet import ZARR_SAYS, quiet
 
 Dimensions = dict[Key, tuple[int, Dims]]
 """For each array to be named its number of axes and their names."""
@@ -232,41 +231,25 @@ def _write_zarr(
 ) -> None:
     import zarr
 
-    with quiet(*ZARR_SAYS):
-        if isinstance(source, zarr.Group):
-            whole = source
-        else:
-            where = os.fspath(source) if isinstance(source, os.PathLike) else source
-            whole = zarr.open_group(where, mode="r+", use_consolidated=False, storage_options=storage_options)
-        consolidated = _consolidated_paths(whole)
-        root: Any = whole[group.strip("/")] if group and group.strip("/") else whole
-        _check_records(root, missing)
-        texts = list(_byte_arrays(root))
-        for key, (_, dims) in missing.items():
-            _name_zarr_array(root["/".join(key)], dims)
-        for path, array in texts:
-            _name_zarr_array(array, (f"{path.rsplit('/', 1)[-1]}_json",))
+    from .formats.zarr.change import Change, zarr_writes
+    from .formats.zarr.target import resolve_target
+    from .formats.zarr.transaction import Staged, join, taken
+
+    target = resolve_target(source, group, storage_options)
+    version, root = target.group_format() or 3, target.root()
+    with taken(target.store, target.name, root), zarr_writes():
+        change = Change(Staged(target.store), target, root, version)
+        node: Any = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
+        _check_records(node, missing)
+        named = {"/".join(key): dims for key, (_, dims) in missing.items()}
+        named |= {path: (f"{path.rsplit('/', 1)[-1]}_json",) for path, _ in _byte_arrays(node)}
+        for path, dims in named.items():
+            change.name_axes(join(change.path, path), list(dims))
         for key, record in records.items():
-            node = root.get("/".join(key)) if key else root  # a group may be in the entry _unbatched alone
-            if isinstance(node, zarr.Group) and dict(node.attrs).get(BATCH_ATTR) != record:
-                node.attrs[BATCH_ATTR] = record
-        for path in consolidated:
-            zarr.consolidate_metadata(whole.store, path=path)
-
-
-def _consolidated_paths(whole: Any) -> list[str]:
-    """Where the store has consolidated metadata: at its root, or at the group that was given."""
-    import zarr
-
-    found = []
-    for path in dict.fromkeys(["", whole.path]):
-        try:
-            node = zarr.open_group(whole.store, mode="r", path=path or None)
-        except (FileNotFoundError, ValueError):
-            continue
-        if node.metadata.consolidated_metadata is not None:
-            found.append(path)
-    return found
+            # a group may be in the entry _unbatched alone
+            if not key or isinstance(node.get("/".join(key)), zarr.Group):
+                change.set_attrs(join(change.path, *key), **{BATCH_ATTR: record})
+        change.finish()
 
 
 def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
@@ -280,28 +263,6 @@ def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
             named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
             if not named and path != UNBATCHED_NAME:
                 yield path, node
-
-
-def _name_zarr_array(array: Any, dims: Dims) -> None:
-    """Write dimension names into the metadata document of an array; zarr has no call that does so."""
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
-
-    prototype = default_buffer_prototype()
-
-    def rewrite(name: str, change: Mapping[str, Any]) -> None:
-        key = f"{array.path}/{name}" if array.path else name
-        buffer = sync(array.store.get(key, prototype))
-        document = json.loads(buffer.to_bytes()) if buffer is not None else {}
-        sync(array.store.set(key, prototype.buffer.from_bytes(json.dumps({**document, **change}, indent=2).encode())))
-
-    if array.metadata.zarr_format == 3:
-        rewrite("zarr.json", {"dimension_names": list(dims)})
-        return
-    if array.fill_value is not None and not _is_nan(array.fill_value):
-        # checked before: it is zero, which is what a missing chunk reads as without a fill value too
-        rewrite(".zarray", {"fill_value": None})
-    rewrite(".zattrs", {"_ARRAY_DIMENSIONS": list(dims)})
 
 
 def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:

@@ -38,7 +38,9 @@ NS_UNITS = "nanoseconds since 1970-01-01"
 """The CF units of times, which are stored as int64 for tensordict."""
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
-MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR})
+COMMIT_ATTR = "__xarray_tensordict_commit__"
+"""Group attribute of this package while the metadata of a zarr store is replaced: a journal holds it as it was."""
+MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR, COMMIT_ATTR})
 """Attributes that belong to the formats and are not shown."""
 
 KNOWN_VERSION = 1

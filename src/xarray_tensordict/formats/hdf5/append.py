@@ -27,8 +27,8 @@ from ...writing.plan import Source
 from ...writing.store_fit import fit
 from ...writing.stored_form import to_json
 from ...writing.streaming import streamed
+from ..zarr.new_arrays import read_now
 from ..zarr.update import grown
-from ..zarr.write import read_now
 from .blocks import store_blocks
 from .dims import NON_COORD_PREFIX
 from .output import Hdf5Output
@@ -106,7 +106,7 @@ def plan_append(source: Source, path: Path, prefix: Key, dim: str) -> Append:
         check_append(source, ds, dim, where)
         added = int(source.flat.sizes[dim])
         with h5py.File(path, "r") as file:
-            found = Append(prefix, batches=grown(there, dim, added))
+            found = Append(prefix, batches=grown(there.inference.groups, {dim: added}))
             for key, node in source.nodes.items():
                 for local, variable in node.variables.items():
                     if dim in source.flat.variables[node.names[local]].dims:

@@ -24,7 +24,7 @@ from ...writing.encodings import hdf5_encoding
 from ...writing.packing import packed
 from ...writing.plan import GroupPlan, WritePlan
 from ...writing.stored_form import Stored, to_json
-from ..zarr.write import read_now
+from ..zarr.new_arrays import read_now
 from .blocks import store_blocks
 from .output import Hdf5Output
 

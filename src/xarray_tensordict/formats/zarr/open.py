@@ -20,6 +20,7 @@ from ..._compat.zarr import group_from_zmetadata
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
 from ..remote import client_errors, is_remote
+from .transaction import as_committed
 from .zip import ForkSafeZipStore
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
@@ -106,7 +107,8 @@ def open_node(
         consolidated = False
     request = _Request(source, description, consolidated, storage_options, zarr_format)
     with client_errors(source, description), quiet(*ZARR_SAYS):
-        return Opened(_open(request), owns)
+        node = _open(request)
+        return Opened(as_committed(node) if isinstance(node, zarr.Group) else node, owns)
 
 
 def _archive_path(source: Any) -> str | None:
