@@ -86,6 +86,8 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         new = as_declared(new, name)
     if kind in "mM":
         fitted = _times(name, new, there, array, attrs, where)
+    elif kind == "O" and array.dtype.kind in "iuf":  # dates of another calendar
+        fitted = _encoded(name, new, there, array, where)
     elif kind in "UTOS":
         fitted = _text(name, new, array, where)
     elif _is_coded(there, attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
@@ -141,7 +143,7 @@ def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, wher
 def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
     """Encode with the packing, units and fill value of the array, and check that times come back as they were."""
     encoding = {word: there.encoding[word] for word in (*CF_PACKING, *CF_TIMES) if word in there.encoding}
-    held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
+    held = new.load() if new.dtype.kind in "mMO" and new.chunks is not None else new
     if new.dtype.kind in "iufc":
         held = checked(
             name,
@@ -154,7 +156,7 @@ def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[
     # xarray warns where it takes other units than those of the array, which is refused below
     with quiet(*XARRAY_SAYS):
         coded = encode_cf_variable(bare, name=name)
-    if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array, encoding):
+    if new.dtype.kind in "mMO" and not _comes_back(name, held, coded, array, encoding):
         raise ValueError(
             f"{where}: variable {name!r} is stored as {array.dtype} in the units {encoding.get('units')!r}, which "
             "cannot hold the "
@@ -179,6 +181,8 @@ def _comes_back(
         decoded = decode_cf_variable(name, xr.Variable(new.dims, held, attrs), decode_timedelta=new.dtype.kind == "m")
     except (ValueError, OverflowError):
         return False
+    if new.dtype.kind == "O":
+        return bool(decoded.values.tolist() == new.values.tolist())
     return decoded.dtype.kind == new.dtype.kind and np.array_equal(
         np.asarray(decoded.values), np.asarray(new.values), equal_nan=True
     )

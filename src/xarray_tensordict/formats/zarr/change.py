@@ -185,10 +185,11 @@ class Change:
         )
 
     def abandon(self) -> None:
-        """Remove the chunks of new arrays, of which nobody knows."""
+        """Remove the chunks of new arrays and texts, of which nobody knows."""
         if not is_transactional(self.staged.inner):
             with suppress(Exception):
                 each_at_once(self._remove, self.created)
+                each_at_once(self.staged.inner.delete, list(self.texts))
 
 
 def carry_out(change: Change, *, progress: bool) -> None:

@@ -382,21 +382,26 @@ class Taken:
     def _create_object(self, where: str, wait: float) -> None:
         who = {"host": platform.node(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
-        end, pause = time.monotonic() + wait, 0.01
-        while True:
-            run(create_only(self._store, self._key, token))
-            found = run(get_bytes(self._store, self._key))
-            if found == token:
-                break
-            if time.monotonic() > end:
-                holder = "another writer" if found is None else found.decode(errors="replace")
-                raise TimeoutError(
-                    f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: try "
-                    f"again. If that writer is gone, delete the object {self._key!r} in the store"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
         self._token = token
+        end, pause = time.monotonic() + wait, 0.01
+        try:
+            while (found := self._created(token)) != token:
+                if time.monotonic() > end:
+                    holder = "another writer" if found is None else found.decode(errors="replace")
+                    raise TimeoutError(
+                        f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: "
+                        f"try again. If that writer is gone, delete the object {self._key!r} in the store"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+        except BaseException:
+            await_requests()
+            self.release()
+            raise
+
+    def _created(self, token: bytes) -> bytes | None:
+        run(create_only(self._store, self._key, token))
+        return run(get_bytes(self._store, self._key))
 
     def release(self) -> None:
         """Give the store back."""

@@ -101,7 +101,7 @@ def _change(
 ) -> Any:
     from .update import add, append, open_there, settle_lazy
 
-    with taken(target.store, target.name, target.root()):
+    with taken(target.store, target.name, target.root()), zarr_writes():
         there = open_there(target, options, options.zarr_format or 3)
         settle_lazy(source, there)
         if append_dim is None:
@@ -244,6 +244,7 @@ def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, 
             if not replace:
                 _refuse_existing(target)
             change = _parents(target, options)
+            root.joinpath(*target.prefix[:-1]).mkdir(parents=True, exist_ok=True)
             swap(Path(folder).joinpath(*target.prefix), root.joinpath(*target.prefix))
             change.finish()
 
