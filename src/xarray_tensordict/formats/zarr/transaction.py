@@ -42,6 +42,9 @@ LOCK = ".xarray-tensordict.lock"
 WAIT = 60.0
 """So many seconds another writer is waited for."""
 
+_TRIES = 100
+"""So often a commit is on its way when somebody looks."""
+
 Documents = dict[str, bytes | None]
 """The documents of metadata by key; None where there is none."""
 
@@ -279,9 +282,13 @@ def _mark_key(root: str, documents: Documents) -> str:
     return attrs_key(root, 3 if any(key.endswith("zarr.json") for key in documents) else 2)
 
 
-def _marked(content: bytes | None, *, is_v3: bool) -> bytes:
+def _marked(content: bytes | None, *, is_v3: bool, mark: bool = True) -> bytes:
+    """A document with the mark, or without it."""
     whole = {} if content is None else json.loads(content)
-    (whole.setdefault("attributes", {}) if is_v3 else whole)[COMMIT_ATTR] = True
+    attrs = whole.setdefault("attributes", {}) if is_v3 else whole
+    attrs.pop(COMMIT_ATTR, None)
+    if mark:
+        attrs[COMMIT_ATTR] = True
     return as_json(whole)
 
 
@@ -295,20 +302,13 @@ def _journal(store: Store, root: str) -> Documents | None:
 
 def roll_back(store: Store, root: str) -> None:
     """Put the documents back that a killed commit has left changed; to be called by one who has taken the store."""
-    if not _is_marked(store, root):
-        return
-    before = _journal(store, root)
-    if before is not None:
-        _write_behind_journal(store, root, before, before)
-
-
-def _is_marked(store: Store, root: str) -> bool:
     for zarr_format in (3, 2):
-        content = run(get_bytes(store, attrs_key(root, zarr_format)))
-        if content is not None:
-            whole = json.loads(content)
-            return COMMIT_ATTR in (whole.get("attributes") or {} if zarr_format == 3 else whole)
-    return False
+        key = attrs_key(root, zarr_format)
+        content = run(get_bytes(store, key))
+        if content is not None and COMMIT_ATTR.encode() in content:
+            # one whose journal is lost keeps what there is, without the mark
+            before = _journal(store, root) or {key: _marked(content, is_v3=zarr_format == 3, mark=False)}
+            _write_behind_journal(store, root, before, before)
 
 
 def as_committed(group: zarr.Group) -> zarr.Group:
@@ -317,7 +317,9 @@ def as_committed(group: zarr.Group) -> zarr.Group:
     What a killed writer has left is put back where that is possible; where it is not, the group is shown as it was.
     Consolidated metadata changes as a whole, and needs none of this.
     """
-    while COMMIT_ATTR in group.attrs and group.metadata.consolidated_metadata is None:
+    for _ in range(_TRIES):
+        if COMMIT_ATTR not in group.attrs or group.metadata.consolidated_metadata is not None:
+            break
         store, path = group.store, group.path
         if not _rolled_back(store, path):
             before = _journal(store, path)
@@ -338,7 +340,7 @@ def _rolled_back(store: Store, root: str) -> bool:
     if not isinstance(base, LocalStore):
         return False
     try:
-        with taken(base, str(base.root), root, wait=0):
+        with taken(LocalStore(base.root), str(base.root), root, wait=0):
             return True
     except OSError:
         return False
@@ -373,7 +375,7 @@ class Taken:
         try:
             lock.acquire(timeout=wait)
         except filelock.Timeout as error:
-            raise TimeoutError(
+            raise BlockingIOError(
                 f"{where}: another process or thread is changing the store, and has not finished within {wait:g} s. Nothing "
                 f"was changed: try again"
             ) from error
@@ -388,7 +390,7 @@ class Taken:
             while (found := self._created(token)) != token:
                 if time.monotonic() > end:
                     holder = "another writer" if found is None else found.decode(errors="replace")
-                    raise TimeoutError(
+                    raise BlockingIOError(
                         f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: "
                         f"try again. If that writer is gone, delete the object {self._key!r} in the store"
                     )
@@ -435,7 +437,7 @@ def taken(store: Store, where: str, root: str = "", *, wait: float | None = None
 
     Raises
     ------
-    TimeoutError
+    BlockingIOError
         Where another writer does not give it back in time.
     """
     held = Taken(store, where, root, wait=wait)

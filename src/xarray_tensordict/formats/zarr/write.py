@@ -57,7 +57,7 @@ def write_store(
         Where there is no store to be changed.
     ValueError, TypeError, NotImplementedError
         For what does not fit the store; nothing has been written.
-    TimeoutError, OSError
+    BlockingIOError, OSError
         Where another writer is changing the store, or has changed it; nothing has been written.
     """
     _check_arguments(target, mode, append_dim, region)
