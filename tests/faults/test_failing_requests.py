@@ -14,7 +14,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 import zarr.storage
 from tensordict import TensorDict
@@ -261,7 +260,10 @@ def test_a_commit_that_was_killed_is_rolled_back(zarr_format: Any, consolidated:
         assert_values(seen, expected)
         dataset(2, 7.0).td.to_zarr(store, append_dim="time")
         assert ".xarray-tensordict.journal" not in state
-        assert_whole(store, joined(expected if "__xarray_tensordict_commit__" not in str(seen.attrs) else dataset(), dataset(2, 7.0)))
+        assert_whole(
+            store,
+            joined(expected if "__xarray_tensordict_commit__" not in str(seen.attrs) else dataset(), dataset(2, 7.0)),
+        )
 
 
 @FORMATS

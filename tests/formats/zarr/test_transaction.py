@@ -89,7 +89,9 @@ def test_readers_in_a_loop_see_whole_prefixes_while_rows_are_appended(
     tmp_path: Path, zarr_format: Any, read: Callable[[Any], int]
 ) -> None:
     if zarr_format == 2 and read is of_bare_tensordict:
-        pytest.skip("zarr v2 keeps shapes and attributes in two documents, which bare tensordict reads one after the other")
+        pytest.skip(
+            "zarr v2 keeps shapes and attributes in two documents, which bare tensordict reads one after the other"
+        )
     path = tmp_path / "a.zarr"
     rows(0, 2).td.to_zarr(path, zarr_format=zarr_format, chunks={"time": 3})
     stop, seen = threading.Event(), [2]
@@ -130,7 +132,7 @@ def test_another_append_comes_first_and_the_delayed_one_is_refused(tmp_path: Pat
     rows(0, 2).td.to_zarr(path)
     todo = rows(2, 3).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False)
     rows(2, 4).td.to_zarr(path, append_dim="time")
-    with pytest.raises(OSError, match="were changed by another program.*try again"):
+    with pytest.raises(OSError, match=r"were changed by another program.*try again"):
         todo.compute()
     assert of_the_engine(path) == 4
     rows(4, 5).td.to_zarr(path, append_dim="time")  # the store has been given back
@@ -221,7 +223,7 @@ def test_a_store_that_somebody_else_changes_is_refused_with_nothing_changed(
     pairs(0, 5).td.to_zarr(store)
     opened: Any = LocalStore(store) if kind == "folder" else FsspecStore.from_url(store) if kind == "fsspec" else store
     with transaction.taken(opened, "here"):
-        with pytest.raises(BlockingIOError, match="is changing the store.*Nothing was changed: try again"):
+        with pytest.raises(BlockingIOError, match=r"is changing the store.*Nothing was changed: try again"):
             pairs(5, 5).td.to_zarr(store, append_dim="time")
         with pytest.raises(BlockingIOError, match="try again"):
             pairs(5, 5).rename(obs="more").td.to_zarr(store, mode="a")

@@ -128,7 +128,9 @@ class Change:
 
     def begin(self) -> None:
         """Write all that is in memory."""
-        if not is_transactional(self.staged.inner):
+        if is_transactional(self.staged.inner):
+            self.finish()  # such a store takes chunks of arrays that it knows, and shows nothing before it is committed
+        else:
             each_at_once(self._remove, self.created)
         if self.overwritten:
             self._mark({"kind": "overwrite", "arrays": sorted(self.overwritten)})

@@ -15,7 +15,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, ZipStore
 
-from ..._compat.zarr import each_at_once, get_bytes, holds_something, run, set_bytes
+from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
 from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key
 from ...writing.lazy_sources import refuse_reading_from
@@ -271,7 +271,7 @@ def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *
             return None
         held = held_by_dask(change.blocks)
         if held:  # a template: tensordict opens it, and other processes may fill it
-            arrays = sorted(array.path.removeprefix(change.path).strip("/") for _, array, _ in held)
+            arrays = [array.path.removeprefix(change.path).strip("/") for _, array, _ in held]
             change.set_attrs(change.path, **{INCOMPLETE_ATTR: {"kind": "create", "created": True, "arrays": arrays}})
         change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
         carry_out(change, progress=False)
@@ -282,6 +282,9 @@ def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
     """Leave an empty group that is marked in the place of what is there."""
     path, version = "/".join(target.prefix), options.zarr_format or 3
     if node_at(target.store, path) is None:
+        return
+    if is_transactional(target.store):
+        run(target.store.delete_dir(path))
         return
     staged = Staged(zarr.storage.MemoryStore())
     zarr.create_group(staged, path=path, zarr_format=version, attributes={INCOMPLETE_ATTR: {"kind": "create"}})  # type: ignore[arg-type]
