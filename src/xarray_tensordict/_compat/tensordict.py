@@ -5,15 +5,19 @@ tensordict 0.14.3 and 0.15 are supported. What is needed and not there is named 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import tensordict
 import torch
+from packaging.version import Version
 from tensordict import NonTensorData, PersistentTensorDict, TensorDict, TensorDictBase
+
+VERSION = Version(metadata.version("tensordict"))
+IS_0_14 = Version("0.15") > VERSION
+"""Whether tensordict is of the versions that torchrl up to 0.14 needs."""
 
 _SUPPORTED = "0.14.3 and 0.15"
 
@@ -51,7 +55,7 @@ def _missing() -> list[str]:
 def _check(missing: Sequence[str]) -> None:
     if missing:
         raise ImportError(
-            f"tensordict {tensordict.__version__} lacks {', '.join(missing)} (private interfaces), which open_persistent "
+            f"tensordict {VERSION} lacks {', '.join(missing)} (private interfaces), which open_persistent "
             f"and ds.td.to_persistent need. They work with tensordict {_SUPPORTED}: install one of these versions. "
             f"xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work without"
         )
@@ -62,14 +66,19 @@ _check(_missing())
 from tensordict._pytree import _register_td_node  # noqa: E402 - after the check
 from tensordict.base import NO_DEFAULT  # noqa: E402
 from tensordict.persistent import _H5Backend  # noqa: E402
-from tensordict.utils import _encode_key_for_filesystem, _get_robust_key_setting_with_warning  # noqa: E402
+from tensordict.utils import (  # type: ignore[attr-defined]  # noqa: E402
+    _encode_key_for_filesystem,
+    _get_robust_key_setting_with_warning,
+)
 
 __all__ = [
+    "IS_0_14",
     "NO_DEFAULT",
     "LazyGroup",
     "LazyTensorDict",
     "close_with_file",
     "entry_class",
+    "indexed_names",
     "memmap_filename",
     "metadata_of",
     "open_bare",
@@ -81,16 +90,15 @@ register_pytree: Any = _register_td_node
 
 # --- tensordict's own objects ----------------------------------------------------------------------------------------
 
-_OPTIONS = {"allow_pickle", "non_tensor_as_stack"} & set(inspect.signature(PersistentTensorDict.__init__).parameters)
-"""Of the options that not all versions have, those of this one: 0.14 reads rows of text as one value, and has neither."""
 
+def open_bare(*, allow_pickle: bool | None = None, **arguments: Any) -> PersistentTensorDict:
+    """Open or create a store with tensordict itself.
 
-def open_bare(
-    *, non_tensor_as_stack: bool = True, allow_pickle: bool | None = None, **arguments: Any
-) -> PersistentTensorDict:
-    """Open or create a store with tensordict itself; options that its version lacks are left out."""
-    options = {"non_tensor_as_stack": non_tensor_as_stack, "allow_pickle": allow_pickle}
-    return PersistentTensorDict(**arguments, **{name: options[name] for name in _OPTIONS})
+    Rows of text are read as such, except by tensordict 0.14: it reads them as one value, and all that is pickled.
+    """
+    if not IS_0_14:
+        arguments |= {"non_tensor_as_stack": True, "allow_pickle": allow_pickle}
+    return PersistentTensorDict(**arguments)
 
 
 class _H5GroupBackend(_H5Backend):
@@ -117,9 +125,20 @@ def metadata_of(td: PersistentTensorDict, key: Any) -> dict[str, Any]:
     return metadata
 
 
+def indexed_names(names: list[str | None] | None, size: torch.Size, index: Any) -> list[str | None] | None:
+    """The names of the batch dims of what an index picks; None where none has one."""
+    if names is None:
+        return None
+    tensors = [item for item in index if isinstance(item, torch.Tensor)]
+    if IS_0_14 and (len(tensors) > 1 or any(tensor.ndim > 1 for tensor in tensors)):
+        return None  # it would give one name to several dims
+    found = TensorDict(batch_size=size, names=names)[index].names  # type: ignore[arg-type]
+    return found if any(name is not None for name in found) else None
+
+
 def memmap_filename(folder: Path, key: str, robust_key: bool | None) -> str:
     """The file where tensordict puts the memory map of an entry."""
-    robust = _get_robust_key_setting_with_warning(key, robust_key)  # type: ignore[no-untyped-call]
+    robust = _get_robust_key_setting_with_warning(key, robust_key)
     return str(folder / f"{_encode_key_for_filesystem(key, robust=robust)}.memmap")
 
 
@@ -134,7 +153,8 @@ class LazyGroup(Protocol):
     def walk(self) -> Iterator[str]: ...
     def __contains__(self, path: str) -> bool: ...
     def close(self) -> None: ...
-    def refuse(self, action: str, key: Any = None) -> NoReturn: ...
+    def refuse(self, action: str, key: Any = None) -> NoReturn:
+        raise NotImplementedError
 
 
 class _ReadOnlyBackend:
@@ -193,14 +213,14 @@ class LazyTensorDict(PersistentTensorDict):
     """
 
     file: Any
-    _td_dim_names: list[str | None] | None = None
+    _td_dim_names: Any = None
 
     def __init__(
         self, *, group: LazyGroup, batch_size: Sequence[int], names: list[str | None] | None, device: Any
     ) -> None:
         super().__init__(group=group, batch_size=batch_size, device=device, validate_batch_size=False)
         self.backend = "xarray"
-        self._backend = _ReadOnlyBackend(group)
+        self._backend: Any = _ReadOnlyBackend(group)
         self._set_batch(torch.Size(batch_size), names)
 
     # --- what a subclass implements ---
@@ -289,10 +309,10 @@ class LazyTensorDict(PersistentTensorDict):
         mapped = self._map_into(None if prefix is None else Path(prefix), existsok=existsok, robust_key=robust_key)
         return mapped._memmap_(prefix=prefix, inplace=False, existsok=True, robust_key=robust_key, **rest)
 
-    def _set(self, key: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def _set(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         self.file.refuse("write", key)
 
-    def _stack_onto_(self, list_item: Any, dim: int) -> NoReturn:
+    def _stack_onto_(self, list_item: Any, dim: int) -> Any:
         self.file.refuse("write entries")
 
     # tensordict's own ways to open and write stay its own

@@ -13,14 +13,15 @@ from typing import Any, TypeAlias
 import torch
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
-from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, memmap_filename, register_pytree
+from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, memmap_filename, register_pytree
 from ..core.model import Key
 from ..core.suggest import there_are
 from .lazy_nodes import Group, Leaf, read_together
 from .refusals import is_key, refuse_writes
 from .selection import Selection, select
 
-Names: TypeAlias = "list[str | None] | None"
+Names: TypeAlias = Any
+"""The names of batch dims, None for one that has none; None where none has one."""
 
 
 @refuse_writes
@@ -158,8 +159,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def _built(self, arrays: Iterator[Any], selection: Selection | None) -> TensorDict:
         batch, names = self.batch_size, _or_none(self.names)
         if selection is not None:
-            if names is not None:
-                names = TensorDict(batch_size=batch, names=names)[selection.items].names
+            names = indexed_names(names, batch, selection.items)
             batch = _selected(batch, selection)
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
@@ -193,6 +193,12 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         if newfile is None:
             return td
         return td.to_h5(newfile) if str(newfile).endswith((".h5", ".hdf5")) else td.to_zarr(newfile)
+
+    def empty(self, recurse: bool = False, **options: Any) -> TensorDict:
+        """Make a TensorDict without the entries; with ``recurse=True`` with the groups. No tensor is read."""
+        if not recurse:
+            return super().empty(**options)
+        return self._skeleton().empty(recurse=True, **{"device": self.device, **options})
 
     def memmap_like(self, *args: Any, **kwargs: Any) -> TensorDict:
         """Make memory maps of the shapes and dtypes of the entries, without reading them."""

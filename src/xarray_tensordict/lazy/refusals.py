@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
 
@@ -29,8 +29,8 @@ def refuse_writes(cls: Class) -> Class:
     return cls
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+def _refusal(name: str) -> Callable[..., None]:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         key = args[0] if args else kwargs.get("key")
         if is_key(key):
             self.file.refuse(_ACTIONS.get(name, "write"), key)
