@@ -10,6 +10,7 @@ from zarr.storage import LocalStore
 import xarray_tensordict  # noqa: F401 - registers ds.td
 from persistent_samples import CountingStore, flat_td, grid_ds, grid_of, needs_0_15, write_td
 from xarray_tensordict import open_persistent
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
 
 # --- indices -------------------------------------------------------------------------------------------------------
@@ -278,7 +279,8 @@ def test_nested_groups_with_more_batch_dims(tmp_path):
     for index in (0, [1, 3], slice(1, 3), torch.tensor([True, False, True, False]), None, (..., [0])):
         assert_same_tensordict(ptd[index], td[index])
     assert_same_tensordict(ptd["sub"][:, 1], td["sub"][:, 1])
-    assert_same_tensordict(ptd["sub"][[0, 1], [2, 2]], td["sub"][[0, 1], [2, 2]])
+    if not IS_0_14:  # it gives the one dim both names
+        assert_same_tensordict(ptd["sub"][[0, 1], [2, 2]], td["sub"][[0, 1], [2, 2]])
     ptd.close()
 
 
