@@ -7,9 +7,7 @@ INSTALLED := $(VENV)/.installed
 FOR_DOCS := $(VENV)/.installed-docs
 TORCHRL := $(CURDIR)/$(VENV)/torchrl
 # What depends on the version of tensordict: the lazy object, round trips, replay buffers, torchrl.
-TORCHRL_TESTS := tests/test_persistent.py tests/test_persistent_indices.py tests/test_persistent_reads.py \
-	tests/test_persistent_torch.py tests/test_persistent_writes.py \
-	tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
+TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-torchrl test-slow test-faults bench lint format types doctest docs screenshots dist clean

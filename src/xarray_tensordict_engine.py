@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from xarray_tensordict.core.model import Store
-    from xarray_tensordict.opening.datasets import OpenOptions
+    from xarray_tensordict.dataset.open import OpenOptions
 
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
 
@@ -159,7 +159,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         """
         arguments = {n: v for n, v in locals().items() if n not in {"self", "filename_or_obj", "unknown"}}
         self._check_known(unknown)
-        from xarray_tensordict.opening.datasets import open_flat
+        from xarray_tensordict.dataset.open import open_flat
 
         ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
         return ds
@@ -185,7 +185,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     def _open_groups(self, source: Any, kwargs: dict[str, Any], *, fit_parents: bool) -> dict[str, xr.Dataset]:
         """A DataTree, unlike a dict, needs dims of one name to have one size along each branch."""
         self._check_known(set(kwargs).difference(self.open_dataset_parameters))
-        from xarray_tensordict.opening.datasets import open_tree
+        from xarray_tensordict.dataset.open import open_tree
 
         opener = partial(open_tree, fit_parents=fit_parents)
         groups: dict[str, xr.Dataset] = _open(source, kwargs, opener, lambda opened: opened.values())
@@ -201,8 +201,8 @@ def _open(
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
     from xarray_tensordict.collection import without_collection
-    from xarray_tensordict.opening.datasets import OpenOptions
-    from xarray_tensordict.stores.sources import open_store
+    from xarray_tensordict.dataset.open import OpenOptions
+    from xarray_tensordict.formats.registry import open_store
 
     store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()

@@ -9,6 +9,7 @@ Importing the package registers ``ds.td``; torch and tensordict are imported whe
 - :func:`inspect`: look at a store through both doors
 - :func:`annotate`: add dimension names and the batch to a store that exists
 - :func:`infer_batch`, :class:`ArrayInfo`: the inference by itself
+- :class:`LeftOutWarning` and others: the kinds of warnings, for filters
 - :mod:`~xarray_tensordict.testing`: ``assert_same_tensordict``
 """
 
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
     from .core.inference import infer_batch
     from .core.model import ArrayInfo
     from .lazy.persistent import open_persistent
-    from .showing.inspection import inspect
+    from .show.inspection import inspect
     from .tensors.to_dataset import to_dataset, to_datatree
+    from .warnings import (
+        IncompleteStoreWarning,
+        InferredBatchWarning,
+        LeftOutWarning,
+        SlowReadWarning,
+        StoredFormWarning,
+    )
 
 __all__ = [
     "ArrayInfo",
+    "IncompleteStoreWarning",
+    "InferredBatchWarning",
+    "LeftOutWarning",
+    "SlowReadWarning",
+    "StoredFormWarning",
     "annotate",
     "infer_batch",
     "inspect",
@@ -41,9 +54,14 @@ __all__ = [
 
 _WHERE = {
     "ArrayInfo": "core.model",
+    "IncompleteStoreWarning": "warnings",
+    "InferredBatchWarning": "warnings",
+    "LeftOutWarning": "warnings",
+    "SlowReadWarning": "warnings",
+    "StoredFormWarning": "warnings",
     "annotate": "annotate",
     "infer_batch": "core.inference",
-    "inspect": "showing.inspection",
+    "inspect": "show.inspection",
     "open_persistent": "lazy.persistent",
     "to_dataset": "tensors.to_dataset",
     "to_datatree": "tensors.to_dataset",

@@ -6,7 +6,6 @@ Importing these modules imports neither torch nor tensordict.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ from .core.inference import BatchDims
 from .core.model import Inference
 from .loading.methods import LoadingMethods
 from .tree_accessor import Answer, DataTreeAccessor
+from .warnings import warn
 
 if TYPE_CHECKING:
     from .dataset.entries import Unbatched
@@ -477,7 +477,7 @@ class DatasetAccessor(LoadingMethods):
         >>> tensordict.load(path)["t2m"].shape
         torch.Size([4, 3])
         """
-        from .writing.memmap_writer import to_memmap
+        from .formats.memmap.write import to_memmap
 
         return to_memmap(
             self._ds,
@@ -493,14 +493,14 @@ class DatasetAccessor(LoadingMethods):
         )
 
     def __repr__(self) -> str:
-        from .showing.summary import summarize
-        from .showing.text import summary_text
+        from .show.summary import summarize
+        from .show.text import summary_text
 
         return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .showing.html import summary_html
-        from .showing.summary import summarize
+        from .show.html import summary_html
+        from .show.summary import summarize
 
         return summary_html(summarize(self._ds, self.infer()))
 
@@ -510,13 +510,11 @@ def _warn_shadowed(ds: xr.Dataset) -> None:
     global _shadow_warned
     if "td" in ds.variables and not _shadow_warned:
         _shadow_warned = True
-        from .callers import outside
 
-        warnings.warn(
+        warn(
             "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "
             "Use ds['td'] for the variable",
             UserWarning,
-            stacklevel=outside(),
         )
 
 

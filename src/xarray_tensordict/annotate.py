@@ -18,10 +18,10 @@ from .core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, batch_re
 from .core.model import GroupBatch, Inference, Key, Store, walk
 from .core.naming import Dims, DimsArgument, name_batch
 from .dataset.entries import plan_entries, td_names
+from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.record import infer_dataset
-from .opening.datasets import Layout, OpenOptions, lay_out, open_flat
+from .formats.registry import describe_source, format_of, open_store, unwrapped
 from .quiet import ZARR_SAYS, quiet
-from .stores.sources import describe_source, format_of, open_store, unwrapped
 
 Dimensions = dict[Key, tuple[int, Dims]]
 """For each array to be named its number of axes and their names."""
@@ -273,7 +273,7 @@ def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
     """The arrays of bytes that hold non-tensor entries and have no dimension name: without one open_zarr raises."""
     import zarr
 
-    from .stores.zarr_members import walk_members
+    from .formats.zarr.members import walk_members
 
     for path, node in walk_members(root):
         if isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs:
@@ -307,7 +307,7 @@ def _name_zarr_array(array: Any, dims: Dims) -> None:
 def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
     import h5py
 
-    from .stores.hdf5_files import open_for_changes
+    from .formats.hdf5.files import open_for_changes
 
     if isinstance(source, (str, os.PathLike)):
         with open_for_changes(source) as file:

@@ -145,18 +145,18 @@ class DataTreeAccessor:
         >>> tensordict.load(path)["b"].batch_size
         torch.Size([5])
         """
-        from .writing.memmap_writer import tree_to_memmap
+        from .formats.memmap.write import tree_to_memmap
 
         return tree_to_memmap(self._dt, path, batch_dims, **options)
 
     def __repr__(self) -> str:
-        from .showing.summary import summarize_tree
-        from .showing.text import tree_text
+        from .show.summary import summarize_tree
+        from .show.text import tree_text
 
         return tree_text(summarize_tree(self.infer()))
 
     def _repr_html_(self) -> str:
-        from .showing.html import tree_html
-        from .showing.summary import summarize_tree
+        from .show.html import tree_html
+        from .show.summary import summarize_tree
 
         return tree_html(summarize_tree(self.infer()))

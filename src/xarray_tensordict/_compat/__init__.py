@@ -1,1 +1,1 @@
-"""The private interfaces of other libraries, and the differences between their versions: one module for each library."""
+"""Private interfaces of the libraries: one module for each, checked at import."""

@@ -1,7 +1,7 @@
 """Which leading dims are the batch: a pure function from a description of arrays to a decision with evidence.
 
 No I/O, no xarray, no torch: the engine describes the arrays of a store, the accessor those of a Dataset, and both
-get the same answer. The rules for one group are in :mod:`.batch_rules`; this module walks the tree of groups.
+get the same answer. The rules for one group are in :mod:`.rules`; this module walks the tree of groups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, TypeVar
 
-from .batch_rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
 from .model import (
     ArrayInfo,
     EntryClass,
@@ -25,6 +24,7 @@ from .model import (
     Role,
     group_name,
 )
+from .rules import Ballot, by_given, by_named_dims, by_record, by_shape, no_batch
 from .voting import feature_dims, sparse_kind, voters_of
 
 __all__ = ["ArrayInfo", "EntryClass", "EvidenceKind", "GroupBatch", "Inference", "Kind", "Role", "infer_batch"]

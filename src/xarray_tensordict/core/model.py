@@ -1,6 +1,6 @@
 """What a store holds, as the readers hand it to the engine: plain descriptions and lazy arrays.
 
-A reader (:mod:`..stores.zarr_store`, :mod:`..stores.hdf5_store`) knows one foreign library and turns each group of a store into a
+A reader (:mod:`..formats.zarr.read`, :mod:`..formats.hdf5.read`) knows one foreign library and turns each group of a store into a
 :class:`StoredGroup`. Everything after it (naming, inference, decoding, flattening) works on these classes alone and
 knows neither zarr nor h5py.
 """
@@ -64,7 +64,7 @@ class StoredArray:
     raw
         True where the store records no dimension names for the array at all: nobody wrote it for xarray.
     record
-        What this package wrote down of the array, see :mod:`..opening.restoring`.
+        What this package wrote down of the array, see :mod:`..dataset.restoring`.
     pieces
         The sizes of what the store reads at once, one for each axis: a chunk, or a shard. None where it reads some rows
         as cheaply as all.

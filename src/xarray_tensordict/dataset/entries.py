@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 
-from ..core.batch_rules import is_marked
+from .._compat.xarray import multiindex_dims, transpose_axes
 from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.rules import is_marked
 from ..core.suggest import there_are
 from .describe import key_of
-from .xarray_private import multiindex_dims, transpose_axes
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]

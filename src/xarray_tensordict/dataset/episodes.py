@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,10 +11,10 @@ import numpy as np
 import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
-from ..callers import outside
-from ..core.batch_rules import is_marked
 from ..core.model import Inference
 from ..core.naming import feature_name
+from ..core.rules import is_marked
+from ..warnings import LeftOutWarning, warn
 from .episode_tables import holds_table, label_table, table_of
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed
@@ -70,12 +69,11 @@ def concat(
     parts = _with_shared_coords(parts, dim, left_out)
     if left_out:
         first = next(iter(episodes))
-        warnings.warn(
+        warn(
             f"episodes were concatenated without {sorted(left_out)}, which have no batch dim: there is one array of them for "
             f"each episode and not for each row. unbatched='expand' repeats them for each row; they are in the groups, for "
             f"example dt[{first!r}]",
-            UserWarning,
-            stacklevel=outside(),
+            LeftOutWarning,
         )
     return _joined(dt, parts, dim, index, step)
 
@@ -91,7 +89,7 @@ def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr
             without[name] = inference.reason
     if found and without and warn:
         told = "; ".join(f"{name!r}: {reason}" for name, reason in without.items())
-        warnings.warn(f"groups without a batch are no episodes: {told}", UserWarning, stacklevel=outside())
+        warn(f"groups without a batch are no episodes: {told}", LeftOutWarning)
     return found
 
 

@@ -12,8 +12,8 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from ..stores.array_wrappers import read_outer
-from ..stores.raw_arrays import counted_from_start
+from ..formats.array_wrappers import read_outer
+from ..formats.raw.arrays import counted_from_start
 
 Key = tuple[Any, ...]
 

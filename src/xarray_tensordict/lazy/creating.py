@@ -10,8 +10,8 @@ from typing import Any, Literal
 from tensordict import PersistentTensorDict
 
 from .._compat.tensordict import open_bare
-from ..stores.hdf5_files import is_open_for_writing
-from ..stores.sources import HDF5_MAGIC, describe_source
+from ..formats.hdf5.files import is_open_for_writing
+from ..formats.registry import HDF5_MAGIC, describe_source
 
 _HDF5 = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
 
@@ -73,7 +73,7 @@ def _backend(path: Path, mode: str) -> Literal["h5", "zarr"]:
 
 def _check_replaceable(path: Path, backend: str) -> None:
     if backend == "zarr":
-        from ..writing.zarr_target import check_replaceable, resolve_target
+        from ..formats.zarr.target import check_replaceable, resolve_target
 
         check_replaceable(resolve_target(path, None, None))
         return

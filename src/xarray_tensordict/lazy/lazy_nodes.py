@@ -18,9 +18,9 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData
 
+from .._compat.xarray import past_cache, reads_fresh_arrays
 from ..core.model import Key, group_name
 from ..dataset.entries import Entry, Form, Plan, td_names
-from ..dataset.xarray_private import past_cache, reads_fresh_arrays
 from ..tensors.block_reads import BlocksRead, blocks_read
 from ..tensors.convert import compute_together, python_value
 from ..tensors.raw_rows import RawRows, RowsRead, raw_rows

@@ -12,7 +12,7 @@ from tensordict import PersistentTensorDict
 from ..core.inference import BatchDims
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.record import infer_dataset
-from ..stores.sources import describe_source
+from ..formats.registry import describe_source
 from ..tensors.convert import compute_together, warn_left_out
 from ..tensors.values import tensor_from_numpy
 from ..writing.arguments import check_choice

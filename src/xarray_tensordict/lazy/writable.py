@@ -20,9 +20,9 @@ from .._compat.tensordict import close_with_file, entry_class, metadata_of, open
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..formats.hdf5.files import open_for_changes
+from ..formats.registry import format_of, unwrapped
 from ..quiet import quiet
-from ..stores.hdf5_files import open_for_changes
-from ..stores.sources import format_of, unwrapped
 from ..testing import assert_same_tensordict
 from .lazy_nodes import Leaf, read_together
 

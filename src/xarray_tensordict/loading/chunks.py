@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from ..dataset.xarray_private import backend_array, stored_positions
-from ..stores.raw_arrays import RawArray
+from .._compat.xarray import backend_array, stored_positions
+from ..formats.raw.arrays import RawArray
 from .order import Ints
 
 

@@ -12,8 +12,8 @@ import torch
 import xarray as xr
 
 from ..dataset.entries import Entry
+from ..formats.raw.kept import Kept
 from ..lazy.lazy_nodes import Leaf
-from ..stores.kept import Kept
 from ..tensors.raw_rows import RawRows, RowsRead, raw_rows
 from .order import Ints
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..stores.raw_files import THREADS
+from ..formats.raw.files import THREADS
 from .chunks import block_of, changes, chunk_marks
 from .order import (
     BLOCK_BYTES,

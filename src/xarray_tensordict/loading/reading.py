@@ -14,9 +14,9 @@ from tensordict import TensorDict
 
 from ..core.model import Inference, Key
 from ..dataset.entries import Unbatched, plan_entries
+from ..formats.raw.files import at_once, in_turn
+from ..formats.raw.kept import Kept
 from ..lazy.persistent import leave_out_times
-from ..stores.kept import Kept
-from ..stores.raw_files import at_once, in_turn
 from ..tensors.convert import WORTH_THREADS, compute_together, warn_left_out
 from ..tensors.raw_rows import RowsRead
 from ..tensors.values import tensor_from_numpy

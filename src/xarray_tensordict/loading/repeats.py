@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from ..callers import outside
+from ..warnings import SlowReadWarning, warn
 from .members import Member
 
 _BLOCKS = 8
@@ -27,12 +26,11 @@ def warn_of_repeats(members: Sequence[Member], least: int) -> None:
         if _share(member.leaf.variable.data) > _SHARE
     ]
     if found:
-        warnings.warn(
+        warn(
             f"each read of a batch computes most of the dask graph of {', '.join(map(repr, found))}, as with a mean over all rows "
             f"that is lazy itself. Compute such statistics first (mean = ds.mean('time').compute()), or write the result with "
             f"ds.td.to_zarr(...) and read batches from there",
-            UserWarning,
-            stacklevel=outside(),
+            SlowReadWarning,
         )
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 import xarray as xr
 
+from .._compat.xarray import backend_array, is_bare, on_backend, read, stored_place
 from ..core.blocks import borders, merged_chunks, row_blocks
-from ..dataset.xarray_private import backend_array, is_bare, on_backend, read, stored_place
-from ..stores.pieces import HeldPiece, is_far, pieces_of
-from ..stores.raw_files import THREADS, reuse_memory
+from ..formats.pieces import HeldPiece, is_far, pieces_of
+from ..formats.raw.files import THREADS, reuse_memory
 from .values import tensor_from_numpy, torch_dtype
 
 BLOCK_BYTES = 4 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -13,13 +12,14 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, UnbatchedTensor
 
+from .._compat.xarray import is_index_data, past_cache, read
 from ..core.inference import BatchDims
 from ..core.model import Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
-from ..dataset.xarray_private import is_index_data, past_cache, read
-from ..stores.raw_files import THREADS, at_once
+from ..formats.raw.files import THREADS, at_once
+from ..warnings import LeftOutWarning, warn
 from .block_reads import BlocksRead, blocks_read
 from .classes import as_class
 from .filling import Filling, fill, takes_bytes, targets
@@ -234,10 +234,8 @@ def _broadcast_numpy(entry: Entry, array: np.ndarray[Any, Any]) -> np.ndarray[An
 def warn_left_out(left_out: Mapping[str, str]) -> None:
     """One warning for all variables that a tensordict cannot hold."""
     if left_out:
-        from ..callers import outside
-
         told = "; ".join(f"{name!r}: {reason}" for name, reason in left_out.items())
-        warnings.warn(f"left out of the tensordict {told}", UserWarning, stacklevel=outside())
+        warn(f"left out of the tensordict {told}", LeftOutWarning)
 
 
 def tree_to_tensordict(dt: xr.DataTree, batch_dims: BatchDims | None = None, **options: Any) -> Any:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import xarray as xr
 
-from ..dataset.xarray_private import bare_array
-from ..stores.array_wrappers import WidenedArray
-from ..stores.kept import Kept
-from ..stores.raw_arrays import RawArray
+from .._compat.xarray import bare_array
+from ..formats.array_wrappers import WidenedArray
+from ..formats.raw.arrays import RawArray
+from ..formats.raw.kept import Kept
 from .values import hear_of_complex32, torch_dtype
 
 

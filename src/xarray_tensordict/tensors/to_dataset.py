@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +11,13 @@ import torch
 import xarray as xr
 from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 
-from ..callers import outside
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..dataset.record import read_record, set_record_if_needed
 from ..dataset.tensorclasses import class_path, note_classes
+from ..warnings import InferredBatchWarning, LeftOutWarning, warn
 from .axis_names import DimsArgument, Named, Namer, Node
 from .leaf_arrays import Leaf, make_leaf
 from .template import Template, same_values
@@ -201,17 +200,16 @@ def _collect(
 
 def _warn(named: Named) -> None:
     if named.warnings:
-        warnings.warn("; ".join(named.warnings), UserWarning, stacklevel=outside())
+        warn("; ".join(named.warnings), InferredBatchWarning)
 
 
 def _warn_of_unfit_coords(unfit: Mapping[str, tuple[str, int, int]]) -> None:
     if unfit:
         dim, there, here = next(iter(unfit.values()))
-        warnings.warn(
+        warn(
             f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {there} there and {here} in the "
             f"tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
-            UserWarning,
-            stacklevel=outside(),
+            LeftOutWarning,
         )
 
 

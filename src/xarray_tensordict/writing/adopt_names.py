@@ -11,7 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.batch_rules import is_made_up, is_marked
+from ..core.rules import is_made_up, is_marked
 from .plan import Node, Source
 
 

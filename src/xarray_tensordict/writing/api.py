@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from ..core.suggest import there_are
-from ..stores.remote import client_errors
+from ..formats.remote import client_errors
 from .arguments import check_choice
 from .encodings import check_sizes
 from .plan import Source, add_unlimited, source_of_dataset, source_of_tree
@@ -50,8 +50,8 @@ def _write_h5(
     compute: bool = True,
     progress: bool = False,
 ) -> Any:
-    from .hdf5_create import create_file
-    from .hdf5_writer import Hdf5Options
+    from ..formats.hdf5.create import create_file
+    from ..formats.hdf5.write import Hdf5Options
 
     check_choice("layout", layout, get_args(Layout))
     check_choice("mode", mode, (None, "w", "w-", "x", "a"))
@@ -107,8 +107,8 @@ def _write_zarr(
     storage_options: dict[str, Any] | None = None,
     progress: bool = False,
 ) -> Any:
-    from .zarr_target import resolve_target
-    from .zarr_writer import ZarrOptions
+    from ..formats.zarr.target import resolve_target
+    from ..formats.zarr.write import ZarrOptions
 
     check_choice("layout", layout, get_args(Layout))
     check_choice("mode", mode, (None, *get_args(ZarrMode)))
@@ -151,7 +151,7 @@ def _into_zarr(
     zarr_format: Literal[2, 3] | None,
 ) -> Any:
     if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
-        from .zarr_update import update_store
+        from ..formats.zarr.update import update_store
 
         return update_store(
             source,
@@ -163,7 +163,7 @@ def _into_zarr(
             region=region,
             zarr_format=zarr_format,
         )
-    from .zarr_create import create_store
+    from ..formats.zarr.create import create_store
 
     return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
 

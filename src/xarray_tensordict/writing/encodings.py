@@ -15,7 +15,7 @@ import xarray as xr
 from ..core.blocks import merged_chunks
 from ..core.metadata import CF_PACKING, CF_TIMES
 from ..core.suggest import there_are
-from .output_chunks import CHUNK_BYTES, default_chunks
+from ..formats.zarr.output_chunks import CHUNK_BYTES, default_chunks
 from .packing import time_misfit
 
 _CF_KEPT = (*CF_PACKING, *CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")

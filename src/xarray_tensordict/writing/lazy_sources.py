@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from .zarr_target import ZarrTarget
+from ..formats.zarr.target import ZarrTarget
 
 _INNER = (
     "array",

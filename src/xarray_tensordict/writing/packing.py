@@ -8,7 +8,6 @@ the fill value is read as NaN. xarray does not look (measured: 1e6 in int16 with
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -17,10 +16,10 @@ import numpy as np
 import xarray as xr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from ..callers import outside
+from .._compat.xarray import in_memory, read
 from ..core.metadata import CF_FILLS, CF_PACKING, CF_SCALES, CF_TIMES
-from ..dataset.xarray_private import in_memory, read
 from ..quiet import XARRAY_SAYS, quiet
+from ..warnings import StoredFormWarning, warn
 from .stored_form import map_values
 
 _MARKS = (*CF_SCALES, *CF_FILLS)
@@ -65,11 +64,10 @@ def packed(
     # what has not been loaded is as it was packed
     found = misfit(read(variable), whole, exactly=True) if in_memory(variable) else None
     if found is not None:
-        warnings.warn(
+        warn(
             f"variable {name!r}: {found}, so it is written as {variable.dtype} without that; pass encoding= to choose another "
             f"packing or fill value",
-            UserWarning,
-            stacklevel=outside(),
+            StoredFormWarning,
         )
         return variable, _bare(encoding)
     return variable, dict(encoding)

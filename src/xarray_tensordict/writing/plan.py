@@ -11,15 +11,15 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.batch_rules import is_marked
+from .._compat.xarray import multiindex_dims
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.naming import qualify, renamed_batches
+from ..core.rules import is_marked
 from ..dataset.describe import key_of
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
 from ..dataset.trees import flat_view, own_datasets
-from ..dataset.xarray_private import multiindex_dims
 from .stored_form import Format, Layout, Place, Stored, store_form
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})

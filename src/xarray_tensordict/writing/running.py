@@ -21,7 +21,7 @@ from dask.callbacks import Callback, local_callbacks
 from dask.local import MultiprocessingPoolExecutor
 from dask.system import CPU_COUNT
 
-from ..stores.zarr_private import await_requests
+from .._compat.zarr import await_requests
 
 _POLL = 0.05
 """Seconds between two looks at the workers."""

@@ -19,9 +19,9 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
+from .._compat.xarray import read
 from ..core.metadata import NS_UNITS
 from ..core.model import EntryClass
-from ..dataset.xarray_private import read
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]

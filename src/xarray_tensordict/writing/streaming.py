@@ -7,8 +7,8 @@ from typing import Any
 
 import xarray as xr
 
+from .._compat.xarray import in_memory, is_index_data, past_cache
 from ..core.blocks import PreferredChunks, merged_chunks, row_blocks
-from ..dataset.xarray_private import in_memory, is_index_data, past_cache
 from .plan import Source
 
 STREAM_BYTES = 32 << 20

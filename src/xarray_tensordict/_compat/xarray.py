@@ -1,0 +1,274 @@
+"""What this package needs of xarray's lazy arrays beyond its public interface, in one place.
+
+``Variable._data`` and the wrappers of ``xarray.core.indexing`` are private; they have been stable since 2016 and are
+checked at import.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+
+_NEEDED = (
+    "MemoryCachedArray",
+    "CopyOnWriteArray",
+    "LazilyIndexedArray",
+    "NumpyIndexingAdapter",
+    "PandasIndexingAdapter",
+)
+_FRESH = frozenset(
+    {
+        "xarray.backends.zarr",
+        "xarray_tensordict.formats.hdf5.arrays",
+        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.raw.arrays",
+        "xarray_tensordict.formats.zarr.guard",
+    }
+)
+_MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
+if _MISSING:
+    raise ImportError(
+        f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
+        f"install a version of xarray that its dependencies allow"
+    )
+
+
+def past_cache(variable: xr.Variable) -> xr.Variable:
+    """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
+
+    What the cache has already loaded is taken from there.
+    """
+    data: Any = variable._data
+    unwrapped = data
+    while isinstance(unwrapped, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        unwrapped = unwrapped.array
+    if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
+        return variable
+    bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
+    bare.encoding = variable.encoding
+    return bare
+
+
+def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
+    """The array of the reader behind a variable that has not been loaded, and the selection from it.
+
+    None where there is none, or the selection is pointwise or transposes.
+    """
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    if isinstance(data, indexing.LazilyIndexedArray) and isinstance(data.array, BackendArray):
+        return data.array, data.key.tuple
+    return None
+
+
+def in_memory(variable: xr.Variable) -> bool:
+    """Whether the values are a numpy array that belongs to the variable (not to a pandas index, not on disk)."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        if isinstance(data, indexing.CopyOnWriteArray) and not data._copied:
+            return isinstance(data.array, indexing.NumpyIndexingAdapter)
+        data = data.array
+    return isinstance(data, (np.ndarray, indexing.NumpyIndexingAdapter))
+
+
+def is_index_data(variable: xr.Variable) -> bool:
+    """Whether the values are those of a pandas index, which must never change."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    return isinstance(data, indexing.PandasIndexingAdapter)
+
+
+def reads_fresh_arrays(variable: xr.Variable) -> bool:
+    """Whether every read of a variable gives a new array that nothing else refers to.
+
+    So it is with the arrays of the readers here; of any other array (numpy, dask, a pandas index, a reader of
+    somebody else) it is not known.
+    """
+    backend = backend_array(variable)
+    return backend is not None and type(backend).__module__ in _FRESH
+
+
+def backend_array(variable: xr.Variable) -> BackendArray | None:
+    """The array of the reader that is behind all of xarray's wrappers (selection, decoding, cache), if there is one."""
+    data: Any = variable._data
+    # what an index of pandas calls its array is no layer of xarray
+    while isinstance(data, indexing.ExplicitlyIndexed):
+        if isinstance(data, BackendArray):
+            return data
+        data = getattr(data, "array", None)
+    return None
+
+
+def zarr_array(backend: BackendArray) -> Any:
+    """The ``zarr.Array`` behind xarray's reader of zarr, or what is read past that; None behind any other reader."""
+    while hasattr(backend, "otherwise"):
+        backend = backend.otherwise
+    return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
+
+
+def read(variable: xr.Variable) -> np.ndarray[Any, Any]:
+    """The values as a numpy array, past the cache; in memory they are the variable's own array."""
+    bare = past_cache(variable)
+    values = bare.values if not is_index_data(bare) else np.array(bare.values)
+    return np.asarray(values)
+
+
+def multiindex_dims(ds: xr.Dataset) -> frozenset[str]:
+    """The names of coordinates that hold the tuples of a pandas MultiIndex; their levels are coordinates too."""
+    found = set()
+    for name, index in ds.xindexes.items():
+        if isinstance(index.to_pandas_index() if hasattr(index, "index") else None, pd.MultiIndex):
+            found |= {str(dim) for dim in ds[name].dims} & {str(name)}
+    return frozenset(found)
+
+
+def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
+    """Transpose by axis number, lazily; ``Variable.transpose`` goes by name, which a repeated dim does not allow."""
+    data: Any = indexing.as_indexable(variable._data).transpose(tuple(order))
+    moved = xr.Variable([variable.dims[axis] for axis in order], data, variable.attrs, fastpath=True)
+    moved.encoding = variable.encoding
+    return moved
+
+
+def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any, Any] | None:
+    """Which positions along an axis of the stored array a lazy variable shows; None where that is not known.
+
+    It is not for what is in memory, and behind a selection of points.
+    """
+    place = stored_place(variable, axis)
+    return None if place is None else place[1]
+
+
+def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndarray[Any, Any]] | None:
+    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None as above."""
+    found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
+    data: Any = variable._data
+    while not isinstance(data, BackendArray):
+        if isinstance(data, indexing.LazilyIndexedArray):
+            kept = [place for place, key in enumerate(data.key.tuple) if not isinstance(key, (int, np.integer))]
+            axis = kept[axis]
+            key = data.key.tuple[axis]
+            if isinstance(key, slice):
+                key = range(*key.indices(data.array.shape[axis]))
+            found = _compose(key, found)
+        data = getattr(data, "array", None)
+        if data is None or isinstance(data, (np.ndarray, indexing.LazilyVectorizedIndexedArray)):
+            return None
+    return axis, found
+
+
+def is_bare(variable: xr.Variable) -> bool:
+    """Whether nothing is decoded between the array of the reader and a variable."""
+    data: Any = variable._data
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray, indexing.LazilyIndexedArray)):
+        data = data.array
+    return isinstance(data, BackendArray)
+
+
+def on_backend(variable: xr.Variable, backend: BackendArray) -> xr.Variable:
+    """The same selection and decoding of another array of the reader, past the cache."""
+
+    def moved(data: Any) -> Any:
+        if isinstance(data, BackendArray):
+            return backend
+        inner = moved(data.array)
+        if isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+            return inner
+        changed = copy.copy(data)
+        changed.array = inner
+        return changed
+
+    return xr.Variable(variable.dims, moved(variable._data), fastpath=True)
+
+
+def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any, Any]) -> range | np.ndarray[Any, Any]:
+    """The positions `outer` of `inner`."""
+    if isinstance(inner, range) and isinstance(outer, range):
+        return inner[outer.start : outer.stop : outer.step]
+    found: np.ndarray[Any, Any] = np.asarray(inner)[np.asarray(outer)]
+    return found
+
+
+class NetcdfTarget:
+    """A variable of a netCDF file, as a target for blocks.
+
+    Attributes
+    ----------
+    dataset
+        Of h5py; it stays open until it can be flushed, since an error is lost where HDF5 writes when it is closed.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.dataset = target.get_array()._h5ds
+
+    def __setitem__(self, region: Any, block: Any) -> None:
+        self._target[region] = block
+
+
+class _NetcdfWriter:
+    """What xarray hands variables to: those in memory are written, those of dask are kept."""
+
+    def __init__(self, flush: Callable[[Any], None]) -> None:
+        self._flush = flush
+        self.sources: list[Any] = []
+        self.targets: list[NetcdfTarget] = []
+
+    def add(self, source: Any, target: Any) -> None:
+        from dask.base import is_dask_collection  # which opening a store does without
+
+        own = NetcdfTarget(target)
+        if is_dask_collection(source):
+            self.sources.append(source)
+            self.targets.append(own)
+        else:
+            own[...] = source
+            self._flush(own.dataset)
+
+
+@contextmanager
+def netcdf_group(
+    ds: xr.Dataset,
+    file: Any,
+    flush: Callable[[Any], None],
+    *,
+    new: bool,
+    group: str | None,
+    encoding: dict[str, dict[str, Any]],
+    unlimited_dims: list[str],
+) -> Iterator[tuple[list[Any], list[NetcdfTarget]]]:
+    """Write a group of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+
+    Parameters
+    ----------
+    file
+        Of h5py; it stays open.
+    flush
+        Called with a dataset that was written.
+    new
+        Whether nothing is in the file yet.
+
+    Returns
+    -------
+    sources, targets
+        The dask arrays, encoded, and what takes their blocks: ``target[region] = block``.
+    """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore, writers
+
+    dump: Any = writers.dump_to_store
+    writer = _NetcdfWriter(flush)
+    with h5netcdf.File(file, "w" if new else "a") as root:
+        store = H5NetCDFStore(root, group=group, mode="a")
+        dump(ds, store, writer, encoding=encoding, unlimited_dims=unlimited_dims)
+        yield writer.sources, writer.targets

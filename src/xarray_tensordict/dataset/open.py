@@ -1,0 +1,475 @@
+"""From an open store to Datasets: name the axes, decode each group by itself, flatten or keep the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import xarray as xr
+from xarray.backends.common import NONE_VAR_NAME
+from xarray.conventions import decode_cf_variables
+from xarray.core import indexing
+from xarray.core.coordinates import Coordinates
+
+from ..core.blocks import Extent, PreferredChunks, preferred_chunks
+from ..core.inference import BatchDims, infer_batch
+from ..core.model import (
+    ArrayInfo,
+    GroupBatch,
+    Inference,
+    Key,
+    LeftOut,
+    RecordedBatch,
+    Store,
+    StoredArray,
+    StoredGroup,
+    group_name,
+    walk,
+)
+from ..core.naming import (
+    Dims,
+    DimsArgument,
+    check_dims_argument,
+    fits_whole_or_features,
+    given_dims,
+    name_axes,
+    name_batch,
+    qualify,
+    renamed_batches,
+    resolve_names,
+    settle_sizes,
+)
+from ..core.unbatched_entry import restore_unbatched
+from ..quiet import quiet
+from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
+from .describe import describe_group
+from .index_fit import fit_indexes
+from .plain_appends import lagging_groups, lost_times
+from .record import read_record, set_record_if_needed, with_record
+from .restoring import claim_nested_coordinates, restore
+from .tensorclasses import ENCODING_KEY, note_classes
+
+"""Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """What the caller asks of the opening, but for the store itself.
+
+    ``group`` is the group of the store that is opened as the root, for paths in messages.
+    """
+
+    group: str | None = None
+    nested: bool | None = None
+    batch_dims: BatchDims | None = None
+    dims: DimsArgument | None = None
+    drop_variables: frozenset[str] = frozenset()
+    decoders: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Layout:
+    """The arrays of a store with their names and the decision about the batch."""
+
+    groups: dict[Key, StoredGroup]
+    infos: dict[Key, ArrayInfo]
+    named: dict[Key, Dims]
+    inference: Inference | None
+    warnings: list[str]
+    left_out: list[LeftOut]
+
+
+def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
+    """Open a group, with what is nested in it, as one Dataset."""
+    root = store.group()
+    shown = _shown_groups(store, root, options)
+    layout = lay_out(store, shown, options)
+    hidden: dict[Key, GroupBatch] = {}
+    if options.nested is None and layout.inference is not None:
+        hidden = _hidden_groups(layout.inference)
+        _forget(layout, hidden)
+    flat = _flat_dims(layout)
+    ds = _assemble(layout, options, flat)
+    layout.warnings.extend(lost_times(layout.groups, ds))
+    _tell(store, layout, ds, {_path_in_store(key, options): batch for key, batch in hidden.items()})
+    note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
+    return _with_batch(ds, layout, options, flat)
+
+
+def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[str, xr.Dataset]:
+    """Open a group and those in it as one Dataset each, under their own names, by path (``"/"`` is the root).
+
+    With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
+    """
+    options = replace(options, nested=True)
+    layout = lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
+    datasets = {}
+    for key, group in layout.groups.items():
+        variables, coords, attrs = _decode_group(group, layout, options)
+        datasets[key] = _dataset(variables, coords, attrs, group.unlimited_dims)
+    if fit_parents:
+        datasets, told = fit_indexes(datasets)
+        layout.warnings += told
+    datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
+    _tell(store, layout, datasets[()], {})
+    for key, group in layout.groups.items():
+        note_classes(datasets[key], {(): group.tensorclass} if group.tensorclass else {})
+    return {group_name(key): ds for key, ds in datasets.items()}
+
+
+def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
+    """Record the batch of a node where it would not be found again; a choice of the caller is recorded at the root."""
+    given = options.batch_dims is not None
+    if layout.inference is None or not (given or layout.groups[key].recorded is not None):
+        return ds
+    groups = layout.inference.groups
+    batch = groups.get(key, groups[()])
+    own = [dim for dim in name_batch(batch) if dim in ds.dims]
+    has_all = bool(own) and len(own) == len(batch.sizes)
+    above = groups[key[:-1]].sizes if key else ()
+    encoding = ds.encoding
+    if given and (not key or batch.sizes != above):
+        ds = with_record(ds, {(): name_batch(batch)})
+    elif has_all and above and batch.sizes != above:
+        # alone it is found, in the tree it would follow the node above
+        ds = with_record(ds, {(): own})
+    elif has_all:
+        ds = set_record_if_needed(ds, {(): own})
+    ds.encoding = encoding
+    return ds
+
+
+def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list[StoredGroup]:
+    if options.nested is False or not root.groups:
+        return [root]
+    return [root, *(group for name in root.groups for group in walk(store, (name,)))]
+
+
+def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
+    """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
+    by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    claim_nested_coordinates(by_key)
+    left_out = [member for group in by_key.values() for member in group.left_out]
+    _drop(by_key, options.drop_variables)
+    shapes = {(*group.key, name): array.shape for group in by_key.values() for name, array in group.arrays.items()}
+    check_dims_argument(options.dims, shapes)
+    argument = resolve_names(options.dims, shapes)
+    infos: dict[Key, ArrayInfo] = {}
+    for group in by_key.values():
+        dims = {
+            name: given_dims(argument, (*group.key, name), array.dims, array.shape)
+            for name, array in group.arrays.items()
+        }
+        infos.update((info.key, info) for info in describe_group(group, dims))
+    infos = {key: _with_recorded_names(info, by_key) for key, info in infos.items()}
+    inference = _infer(store, by_key, infos, options)
+    named, settled = _name(by_key, infos, inference, argument, fit_parents=fit_parents)
+    _prefer_chunks(by_key, named)
+    warned = [*(inference.warnings if inference else ()), *settled]
+    return Layout(by_key, infos, named, inference, warned, left_out)
+
+
+def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> ArrayInfo:
+    """Name the leading axes after ``__tensordict__["names"]`` of the group, or of the next one above that has names."""
+    if None not in info.dims:
+        return info
+    for length in range(len(info.key) - 1, -1, -1):
+        record = groups[info.key[:length]].recorded if info.key[:length] in groups else None
+        if record is None or record.names is None or record.sizes is None:
+            continue
+        count = len(record.sizes)
+        if info.shape[:count] == record.sizes:
+            lead = tuple(dim or name for dim, name in zip(info.dims[:count], record.names, strict=True))
+            return replace(info, dims=(*lead, *info.dims[count:]))
+    return info
+
+
+def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
+    for group in groups.values():
+        for name in list(group.arrays):
+            key = (*group.key, name)
+            if name in names or any("/".join(key[:length]) in names for length in range(1, len(key) + 1)):
+                del group.arrays[name]
+
+
+def _infer(
+    store: Store, groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], options: OpenOptions
+) -> Inference | None:
+    """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
+    recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
+    unnamed = options.dims or any(None in info.dims for info in infos.values())
+    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None):
+        return None
+    return infer_batch(
+        infos.values(),
+        given=options.batch_dims,
+        each=options.nested is True,
+        recorded={**_recorded_in_attrs(groups), **recorded},
+        group_attrs={key: group.attrs for key, group in groups.items()},
+        where=store.description,
+    )
+
+
+def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:
+    """The record of batch dims that a Dataset was written with; one that is malformed is left to ``ds.td`` to refuse."""
+    try:
+        return read_record(groups[()].attrs)
+    except (KeyError, ValueError):
+        return {}
+
+
+def _name(
+    groups: Mapping[Key, StoredGroup],
+    infos: Mapping[Key, ArrayInfo],
+    inference: Inference | None,
+    argument: DimsArgument | None,
+    *,
+    fit_parents: bool,
+) -> tuple[dict[Key, Dims], list[str]]:
+    """Local names: those that ``group=`` and the tree show."""
+    named: dict[Key, Dims] = {}
+    warned: list[str] = []
+    sizes: dict[Key, dict[str, int]] = {}
+    nothing = GroupBatch((), (), "none", "")
+    for key in sorted(groups, key=len):
+        members = [infos[(*key, name)] for name in groups[key].arrays]
+        batch = inference.groups.get(key, nothing) if inference else nothing
+        batched = {info.key for info in members if inference is not None and inference.classes[info.key] == "batched"}
+        first = {}
+        for info in members:
+            leading = len(batch.sizes) if info.key in batched else 0
+            stored = groups[key].arrays[info.key[-1]].dims
+            fits = fits_whole_or_features(argument, info, leading)
+            fitted = info if fits else replace(info, dims=stored)
+            first[info.key] = name_axes(fitted, batch, batched=info.key in batched, argument=argument if fits else None)
+        shapes = {info.key: info.shape for info in members}
+        inherited = sizes.get(key[:-1], {}) if fit_parents and key else {}
+        settled, sentences = settle_sizes(first, shapes, inherited)
+        named.update(settled)
+        warned.extend(sentences)
+        own = {dim: size for name, dims in settled.items() for dim, size in zip(dims, shapes[name], strict=True)}
+        sizes[key] = {**inherited, **own}
+    return named, warned
+
+
+def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims]) -> None:
+    """Say what dask reads at once of each array with ``chunks={}``."""
+    lazy = {
+        (*key, name): array
+        for key, group in groups.items()
+        for name, array in group.arrays.items()
+        if array.shape and not array.non_tensor and "preferred_chunks" not in array.encoding
+    }
+    extents = [
+        Extent(
+            named[key],
+            array.shape,
+            array.dtype.itemsize,
+            array.pieces,
+            array.encoding.get("chunks") or array.encoding.get("chunksizes"),
+            array.merges,
+        )
+        for key, array in lazy.items()
+    ]
+    for array, chunks in zip(lazy.values(), preferred_chunks(extents), strict=True):
+        array.encoding["preferred_chunks"] = chunks
+
+
+def _path_in_store(key: Key, options: OpenOptions) -> str:
+    """The path of a group from the root of the store, as ``group=`` takes it."""
+    return group_name((*(part for part in (options.group or "").split("/") if part), *key))
+
+
+def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
+    """Groups with a batch of their own under a root without one, topmost only."""
+    if inference.batch_size:
+        return {}
+    hidden: dict[Key, GroupBatch] = {}
+    for key in sorted(inference.groups, key=len):
+        if inference.groups[key].sizes and not _is_within(key, hidden):
+            hidden[key] = inference.groups[key]
+    return hidden
+
+
+def _is_within(key: Key, groups: Collection[Key]) -> bool:
+    return any(key[:length] in groups for length in range(len(key) + 1))
+
+
+def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
+    layout.groups = {key: group for key, group in layout.groups.items() if not _is_within(key, hidden)}
+    layout.named = {key: dims for key, dims in layout.named.items() if not _is_within(key[:-1], hidden)}
+    layout.left_out = [member for member in layout.left_out if not _is_within(member.key[:-1], hidden)]
+
+
+def _flat_dims(layout: Layout) -> dict[Key, Dims]:
+    """What the flat view calls the dims of each array."""
+    if layout.inference is None or len(layout.groups) == 1:
+        return layout.named
+    return qualify(layout.named, _shapes(layout), layout.inference)
+
+
+def _shapes(layout: Layout) -> dict[Key, tuple[int, ...]]:
+    return {key: layout.infos[key].shape for key in layout.named}
+
+
+def _assemble(layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:
+    """Decode each group by itself, then flatten."""
+    variables: dict[str, xr.Variable] = {}
+    coord_names: set[str] = set()
+    attrs: dict[str, Any] = {}
+    unlimited: set[str] = set()
+    for key, group in layout.groups.items():
+        decoded, coords, group_attrs = _decode_group(group, layout, options)
+        attrs = group_attrs if not key else attrs
+        unlimited |= group.unlimited_dims
+        for name, variable in decoded.items():
+            if key:
+                whole = (*key, name)
+                renamed = dict(zip(layout.named[whole], flat[whole], strict=True)) if whole in flat else {}
+                variable = _moved(variable, renamed)
+            variables["/".join((*key, name))] = variable
+        coord_names |= {"/".join((*key, name)) for name in coords}
+    dims = {dim for variable in variables.values() for dim in variable.dims}
+    return _dataset(variables, coord_names, attrs, {dim for dim in unlimited if dim in dims})
+
+
+def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
+    """A variable of a nested group in the flat view: other dims, and no reference to names of its own group."""
+    encoding = {
+        name: value for name, value in variable.encoding.items() if name not in {"coordinates", "preferred_chunks"}
+    }
+    if "preferred_chunks" in variable.encoding:
+        chunks = variable.encoding["preferred_chunks"]
+        renamed = isinstance(chunks, PreferredChunks)
+        encoding["preferred_chunks"] = (
+            chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
+        )
+    moved = xr.Variable(
+        [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
+    )
+    moved.encoding = encoding
+    return moved
+
+
+def _decode_group(
+    group: StoredGroup, layout: Layout, options: OpenOptions
+) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
+    everything = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
+    # non-tensor entries were decoded by the reader, and CF has no word for them
+    variables = {name: variable for name, variable in everything.items() if not group.arrays[name].non_tensor}
+    try:
+        decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    except Exception:
+        variables = {
+            name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)
+        }
+        decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    names = {str(name) for name in coords}
+    kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
+    decoded = {
+        str(name): restore(kept[name], group.arrays[name].record) if name in group.arrays else kept[name]
+        for name in (*everything, *decoded)
+        if name in kept
+    }
+    for name, variable in decoded.items():
+        array = group.arrays.get(name)
+        role = array.role if array is not None else None
+        # an index stays a coordinate where its dim had to be renamed
+        is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
+        if is_index or role == "coord":
+            names.add(str(name))
+        elif role == "data":
+            names.discard(str(name))
+    return decoded, names, dict(attrs)
+
+
+def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
+    try:
+        decode_cf_variables({name: variable}, {}, **options.decoders)
+    except Exception as error:
+        reason = (
+            f"it cannot be decoded ({type(error).__name__}: {error}); open with decode_cf=False to get it as stored"
+        )
+        layout.left_out.append(LeftOut((*group.key, name), reason))
+        return False
+    return True
+
+
+def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
+    data = array.data
+    if isinstance(data, indexing.ExplicitlyIndexed) and not isinstance(data, indexing.ExplicitlyIndexedNDArrayMixin):
+        data = indexing.LazilyIndexedArray(data)
+    # xarray says of repeated dims that few operations take them
+    with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
+        # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
+        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
+    preferred = variable.encoding.get("preferred_chunks")
+    if preferred and type(preferred) is dict:
+        # xarray keyed them by the recorded names
+        variable.encoding["preferred_chunks"] = dict(zip(dims, preferred.values(), strict=False))
+    if array.non_tensor or array.record.get("non_tensor"):
+        variable.encoding["tensordict_non_tensor"] = True
+    return variable
+
+
+def _dataset(
+    variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]
+) -> xr.Dataset:
+    data: dict[Any, xr.Variable] = {name: variable for name, variable in variables.items() if name not in coord_names}
+    coords = {name: variable for name, variable in variables.items() if name in coord_names}
+    if NONE_VAR_NAME in data:
+        data[None] = data.pop(NONE_VAR_NAME)
+    ds = xr.Dataset(data, coords=Coordinates(coords, indexes={}), attrs=attrs)
+    ds.encoding = {"unlimited_dims": set(unlimited)} if unlimited else {}
+    return ds
+
+
+def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, GroupBatch]) -> None:
+    """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
+
+    `hidden` are the batches of the groups that are not shown, by path.
+    """
+    if layout.left_out:
+        left_out = "; ".join(str(member) for member in layout.left_out)
+        warn(f"{store.description}: left out {left_out}", LeftOutWarning)
+    layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
+    if layout.warnings:
+        told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
+        warn(f"{store.description}: {told}", InferredBatchWarning)
+    for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
+        warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
+    notes: dict[str, Any] = {}
+    if layout.left_out:
+        notes["left_out"] = tuple(str(member) for member in layout.left_out)
+    if hidden:
+        notes["hidden_groups"] = {path: tuple(batch.sizes) for path, batch in hidden.items()}
+    if layout.inference is not None and layout.inference.groups[()].sizes:
+        notes["reason"] = layout.inference.reason
+        notes["evidence"] = layout.inference.evidence
+        notes["batch_dims"] = name_batch(layout.inference.groups[()])
+        notes["batch_size"] = layout.inference.batch_size
+    if notes:
+        ds.encoding[ENCODING_KEY] = notes
+
+
+def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:
+    """Record the batch where ``ds.td`` would not find it again by itself."""
+    if layout.inference is None:
+        return ds
+    named = {key: replace(batch, dims=name_batch(batch)) for key, batch in layout.inference.groups.items()}
+    renamed = renamed_batches(named, _shapes(layout), layout.named, flat)
+    shown = {key: name_batch(batch) for key, batch in renamed.items() if key in layout.groups}
+    lost = [dim for dim in shown[()] if dim not in ds.dims]
+    if lost:
+        warn(
+            f"the batch size {list(layout.inference.batch_size)} is lost: no array has the dims {lost}, and a Dataset has a "
+            f"dim only where an array has it",
+            InferredBatchWarning,
+        )
+        return ds
+    encoding = ds.encoding
+    recorded = with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
+    recorded.encoding = encoding
+    return recorded

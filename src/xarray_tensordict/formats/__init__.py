@@ -1,0 +1,1 @@
+"""One folder for each format that is read and written, and the registry that chooses one."""

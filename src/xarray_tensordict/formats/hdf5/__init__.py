@@ -1,0 +1,1 @@
+"""HDF5 and netCDF-4 files: reader and writer."""

@@ -1,0 +1,1 @@
+"""Memory-mapped tensordicts: folders, `.tdz` archives and checkpoints."""

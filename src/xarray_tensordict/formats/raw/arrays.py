@@ -1,0 +1,233 @@
+"""Lazy arrays whose bytes lie in files as they are in memory; every read gives a copy of what was selected."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import numpy as np
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+
+from ..fingerprint import ReplacedError
+from .files import Buffer, Bytes, NotRawError
+from .kept import Kept
+
+
+class RawArray(BackendArray):
+    """An array whose bytes are stored one after the other.
+
+    Parameters
+    ----------
+    data
+        Where the bytes are.
+    dtype
+        The dtype of the elements.
+    shape
+        The shape; bytes behind it are not read.
+    otherwise
+        The same array through the library of its format, which is asked where the bytes are not as expected.
+    """
+
+    def __init__(self, data: Bytes, dtype: Any, shape: tuple[int, ...], otherwise: BackendArray | None = None) -> None:
+        self._data = data
+        self._otherwise = otherwise
+        self.dtype = np.dtype(dtype)
+        self.shape = shape
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        inner = zip(key.tuple[1:], self.shape[1:], strict=True)
+        whole = not isinstance(key, indexing.VectorizedIndexer) and all(_is_everything(*part) for part in inner)
+        try:
+            found = self._whole_rows(key.tuple[0] if self.shape else 0, None) if whole else None
+            return self._parts(key) if found is None else found
+        except NotRawError as reason:
+            return self._through_library(key, reason)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
+        return await asyncio.to_thread(self.__getitem__, key)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether rows are not read by themselves: a chunk, or all that is before them, has to be decompressed."""
+        return bool(getattr(self._data, "is_compressed", False))
+
+    @property
+    def pieces(self) -> tuple[int, ...] | None:
+        """The shape of what has to be decompressed as a whole; None where rows are read by themselves."""
+        if not self.is_compressed:
+            return None
+        chunk = getattr(self._data, "chunk", None)
+        return self.shape if chunk is None or not self.shape else (max(chunk // self.row_size, 1), *self.shape[1:])
+
+    @property
+    def otherwise(self) -> BackendArray | None:
+        """The same array through the library of its format."""
+        return self._otherwise
+
+    @property
+    def row_size(self) -> int:
+        """The number of bytes of a row."""
+        return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def take(
+        self, rows: Any, out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read whole rows.
+
+        Parameters
+        ----------
+        rows
+            A number, a slice, or an array of numbers, in any order; for a 0-d array anything.
+        out
+            A C-contiguous array of this dtype and of the shape of the result that is filled; None for a new one.
+        kept
+            What the reader keeps from one read to the next.
+        """
+        try:
+            found = self._whole_rows(rows, out, kept)
+            if found is not None:
+                return found
+            got = self._parts(self._rows_key(rows))
+        except NotRawError as reason:
+            got = self._through_library(self._rows_key(rows), reason)
+        if self.shape and np.ndim(rows) > 1:
+            got = np.reshape(got, (*np.shape(rows), *self.shape[1:]))
+        if out is None:
+            return np.asarray(got)
+        out[...] = got
+        return out
+
+    def _rows_key(self, rows: Any) -> indexing.ExplicitIndexer:
+        if not self.shape:
+            return indexing.BasicIndexer(())
+        # an index of a store has one dim
+        picked = np.ravel(rows) if np.ndim(rows) > 1 else rows
+        return indexing.OuterIndexer((picked, *(slice(None),) * (len(self.shape) - 1)))
+
+    def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError) -> Any:
+        if self._otherwise is None:
+            raise OSError(str(reason)) from reason
+        picked = None if isinstance(key, indexing.VectorizedIndexer) else _picked_shape(key.tuple, self.shape)
+        if picked is not None and 0 in picked:
+            return np.empty(picked, self.dtype)  # xarray fails to take an empty slice with a negative step apart
+        try:
+            # xarray's base class has no __getitem__ in its types; all that derive from it do
+            return self._otherwise[key]  # type: ignore[index]
+        except (IndexError, TypeError, MemoryError, ReplacedError):
+            raise
+        except Exception as error:  # codecs have errors of their own
+            raise OSError(
+                f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
+            ) from error
+
+    def _whole_rows(
+        self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any] | None:
+        """The rows; None where their bytes cannot be read one after the other."""
+        size = self.row_size
+        lead: tuple[int, ...] = ()
+        if not self.shape:
+            starts, piece = np.zeros(1, np.int64), size
+        elif isinstance(rows, slice):
+            numbers = range(self.shape[0])[rows]
+            lead = (len(numbers),)
+            if len(numbers) and (numbers.step == 1 or len(numbers) == 1):
+                starts, piece = np.array([numbers[0] * size], np.int64), len(numbers) * size
+            else:
+                starts, piece = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * size, size
+        else:
+            counted = counted_from_start(np.asarray(rows, np.int64), self.shape[0])
+            lead, starts, piece = counted.shape, counted.reshape(-1) * size, size
+        if out is None:
+            out = np.empty((*lead, *self.shape[1:]), self.dtype)
+        if not out.size:
+            return out
+        return out if self._data.rows(starts, _bytes_of(out).reshape(-1, piece), kept) else None
+
+    def _parts(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any]:
+        """Any selection, from a view of the rows from the first one to the last."""
+        selection, first, last = _only_rows(key.tuple, self.shape)
+        start, stop = first * self.row_size, last * self.row_size
+        held = self._data.view(start, stop)
+        if held is None:
+            raise NotRawError("parts of rows of an array in many files are read by its library")
+        # numpy makes no array of an empty buffer
+        seen = np.frombuffer(held, self.dtype) if start < stop else np.empty(0, self.dtype)
+        array = seen.reshape((last - first, *self.shape[1:]) if self.shape else ())
+        adapter = indexing.NumpyIndexingAdapter(array)
+        explicit = type(key)(selection)
+        if isinstance(key, indexing.VectorizedIndexer):
+            found = adapter.vindex[explicit]
+        elif isinstance(key, indexing.OuterIndexer):
+            found = adapter.oindex[explicit]
+        else:
+            found = adapter[explicit]
+        # a view of a map must not get out
+        copied: np.ndarray[Any, Any] = np.array(found, copy=True) if np.may_share_memory(found, array) else found
+        return np.asarray(copied)
+
+    def private(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any] | None:
+        """A selection by ints and slices as a view of a private copy-on-write map; None where there is none."""
+        if self._otherwise is not None:
+            return None  # only memory-mapped tensordicts promise that their files stay as they are
+        size = math.prod(self.shape) * self.dtype.itemsize
+        mapped = self._data.private()
+        if mapped is None:
+            return None
+        view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)
+        return view[(*key, ...)]  # with the dots a single element is a view, too
+
+
+def _picked_shape(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    lengths = []
+    for part, size in zip(key, shape, strict=True):
+        if isinstance(part, slice):
+            lengths.append(len(range(size)[part]))
+        elif not isinstance(part, int | np.integer):
+            lengths.append(len(part))
+    return tuple(lengths)
+
+
+def _is_everything(part: Any, size: int) -> bool:
+    return isinstance(part, slice) and (part == slice(None) or range(size)[part] == range(size))
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> Buffer:
+    return array.reshape(-1).view(np.uint8)
+
+
+def counted_from_start(numbers: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """The numbers of rows, none of them negative; raises where one is out of bounds."""
+    if not numbers.size:
+        return numbers
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest < -size or highest >= size:
+        wrong = lowest if lowest < -size else highest
+        raise IndexError(f"index {wrong} is out of bounds for axis 0 with size {size}")
+    return np.where(numbers < 0, numbers + size, numbers) if lowest < 0 else numbers
+
+
+def _only_rows(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], int, int]:
+    """The rows that a selection needs, from first to last, and the selection among these."""
+    if not shape:
+        return key, 0, 1
+    rows, rest = key[0], key[1:]
+    if isinstance(rows, slice):
+        numbers = range(shape[0])[rows]
+        if not numbers:
+            return (slice(0), *rest), 0, 0
+        first, last = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
+        stop = numbers[-1] - first + (1 if numbers.step > 0 else -1)
+        moved: Any = slice(numbers[0] - first, stop if stop >= 0 else None, numbers.step)
+        return (moved, *rest), first, last + 1
+    wanted = np.asarray(rows)
+    if not wanted.size:
+        return key, 0, 0
+    wanted = np.where(wanted < 0, wanted + shape[0], wanted)
+    first, last = int(wanted.min()), int(wanted.max())
+    if first < 0 or last >= shape[0]:
+        raise IndexError(f"index {rows} is out of bounds for axis 0 with size {shape[0]}")
+    moved = int(wanted) - first if isinstance(rows, int | np.integer) else wanted - first
+    return (moved, *rest), first, last + 1

@@ -1,0 +1,1 @@
+"""zarr stores, version 2 and 3: reader and writer."""

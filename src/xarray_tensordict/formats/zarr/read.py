@@ -1,0 +1,502 @@
+"""The zarr reader: one group of a zarr store as a :class:`~...core.model.StoredGroup`, v2 and v3 alike.
+
+The only module that touches the private interfaces of xarray's zarr backend. Variables are built by xarray's own
+``ZarrStore``, so that encodings and fill values are what ``xr.open_zarr`` gives; what it refuses (arrays without
+dimension names, dtypes that numpy lacks, one bad member) is prepared for it here, array by array.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import zarr
+from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
+from xarray.core.indexing import LazilyIndexedArray
+from zarr.codecs.bytes import Endian
+
+from ..._compat.zarr import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
+from ...core.metadata import (
+    ARRAY_ATTR,
+    BATCH_ATTR,
+    MARKER_ATTRS,
+    NON_TENSOR_ATTR,
+    STACK_ATTR,
+    decode_non_tensor,
+    is_pickled,
+    own_array_record,
+    parse_batch_record,
+    stacked_array,
+)
+from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
+from ...core.naming_sources import axes_of_multiscales, dims_from_attribute
+from ..array_wrappers import FieldArray, TextArray, WidenedArray
+from ..remote import is_remote
+from .completeness import kept_texts, mark_of, tell_incomplete
+from .guard import Guard, GuardedArray
+from .members import open_members
+from .open import Node, child, open_node
+from .raw import as_raw
+
+_DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
+_DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
+_NATIVE_ENDIAN = (None, Endian.little)
+
+
+class ZarrGroupStore:
+    """A zarr group, opened for reading; see :class:`~...core.model.Store`."""
+
+    def __init__(
+        self, root: zarr.Group, *, description: str, owns: bool, allow_pickle: bool = False, mask: bool | None = None
+    ) -> None:
+        self._root = root
+        self._description = description
+        self._owns = owns
+        self._allow_pickle = allow_pickle
+        self._mask = mask
+        self._fields: dict[Key, StoredGroup] = {}
+        self._nodes: dict[Key, zarr.Group] = {}
+        self._listed: dict[Key, list[tuple[str, Any]]] = {}
+        self.single: tuple[str, zarr.Array[Any]] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        source: Any,
+        *,
+        description: str,
+        root: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: dict[str, Any] | None = None,
+        zarr_format: int | None = None,
+        allow_pickle: bool = False,
+        mask: bool | None = None,
+    ) -> ZarrGroupStore:
+        """Open a path, a URL, a ``zarr.abc.store.Store`` or a ``zarr.Group``.
+
+        Parameters
+        ----------
+        source
+            What to open.
+        description
+            How messages call it.
+        root
+            The path of the group to open, below what `source` names.
+        consolidated
+            None: local stores are read as they are (fresh, and no slower), others through consolidated metadata
+            where there is any.
+        mask
+            ``use_zarr_fill_value_as_mask``; None: v2 arrays that carry ``_ARRAY_DIMENSIONS``, no others.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is no store, or no group of that name in it; the groups there are get listed.
+        ValueError
+            Where its metadata cannot be read.
+        """
+        opened = open_node(
+            source, description, consolidated=consolidated, storage_options=storage_options, zarr_format=zarr_format
+        )
+        if isinstance(opened.node, zarr.Array):
+            return cls._of_array(opened.node, description, owns=opened.owns, mask=mask)
+        try:
+            node = child(opened.node, root, description)
+        except BaseException:
+            if opened.owns:
+                opened.node.store.close()
+            raise
+        return cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+
+    @classmethod
+    def _of_array(cls, array: zarr.Array[Any], description: str, *, owns: bool, mask: bool | None) -> ZarrGroupStore:
+        """A store whose root is one array: it is shown as the only member of a group, named after the file."""
+        stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
+        opened = cls(stand_in, description=description, owns=False, mask=mask)
+        file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
+        name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
+        opened.single = (name or "data", array)
+        opened._owns = owns
+        return opened
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @cached_property
+    def nczarr(self) -> bool:
+        """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
+        return self._root.metadata.zarr_format == 2 and any_exists(self._root, ".nczgroup", ".nczarr")
+
+    @property
+    def zarr_group(self) -> zarr.Group:
+        return self._root
+
+    @property
+    def has_tensordict_marker(self) -> bool:
+        return BATCH_ATTR in self._root.attrs
+
+    def close(self) -> None:
+        if self._owns:
+            (self.single[1] if self.single is not None else self._root).store.close()
+
+    def group(self, key: Key = ()) -> StoredGroup:
+        """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
+        if key in self._fields:
+            return self._fields[key]
+        node: Node = self._root
+        if key:
+            node = self._nodes.pop(key) if key in self._nodes else self._root["/".join(key)]
+        if not isinstance(node, zarr.Group):
+            raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
+        return _GroupReader(self, node, key).read()
+
+    def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
+        """The members of a group, as :func:`open_members` gives them.
+
+        Whoever asks for those of a group below the root asks for all: they are opened together, level by level.
+        """
+        level = {} if key in self._listed else {key: node, **(self._nodes if key else {})}
+        while level:
+            below: dict[Key, zarr.Group] = {}
+            for above, members in zip(level, open_members(list(level.values())), strict=True):
+                self._listed[above] = members
+                below |= {(*above, name): member for name, member in members if isinstance(member, zarr.Group)}
+            self._nodes |= below
+            level = below if key else {}
+        return self._listed.pop(key)
+
+    def incomplete(self, node: zarr.Group, key: Key) -> str | None:
+        """What is wrong with a group that is still being written; a group of a local store asks those above it, too."""
+        found = tell_incomplete(node)
+        if found is not None or key or not node.path or is_remote(node.store):
+            return found
+        parts = node.path.split("/")
+        for length in range(len(parts)):
+            try:
+                above = zarr.open_group(node.store, path="/".join(parts[:length]), mode="r", use_consolidated=False)
+            except (FileNotFoundError, KeyError):
+                continue
+            found = tell_incomplete(above, "/".join(parts[length:]))
+            if found is not None:
+                return found
+        return None
+
+    def pending_record(self, key: Key) -> Any:
+        """The record of the batch that a group is to get when its arrays are whole."""
+        mark = mark_of(self._root)
+        return None if mark is None else mark.get("records", {}).get("/".join(key))
+
+    def keep_fields(self, group: StoredGroup) -> None:
+        """Remember the group that stands for a structured array."""
+        self._fields[group.key] = group
+
+
+class _GroupReader:
+    """Reads one group; kept apart so that each member can fail by itself."""
+
+    def __init__(self, owner: ZarrGroupStore, node: zarr.Group, key: Key) -> None:
+        self._owner = owner
+        self._node = node
+        self._key = key
+        self._left_out: list[LeftOut] = []
+        self._groups: list[str] = []
+        self._arrays: dict[str, StoredArray] = {}
+        self._payloads: dict[str, bytes | BaseException] = {}
+        self._xarray_store = ZarrStore(node, mode="r", cache_members=False)
+
+    def read(self) -> StoredGroup:
+        attrs = dict(self._node.attrs)
+        where = f"{self._owner.description}, group {group_name(self._key)!r}"
+        record = self._owner.pending_record(self._key) or attrs.get(BATCH_ATTR)
+        recorded = None if record is None else parse_batch_record(record, where)
+        self._multiscales = axes_of_multiscales(attrs)
+        members = list(self._members())
+        self._read_payloads(members)
+        for name, member in members:
+            if isinstance(member, zarr.Group):
+                self._groups.append(name)
+            else:
+                self._add(name, member)
+        self._add_kept()
+        self._settle_scalars()
+        shown = {
+            name: value
+            for name, value in attrs.items()
+            if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
+        }
+        own = own_array_record(attrs.get(ARRAY_ATTR))
+        return StoredGroup(
+            self._key,
+            self._arrays,
+            tuple(self._groups),
+            shown,
+            recorded,
+            left_out=self._left_out,
+            tensorclass=own.get("tensorclass"),
+            incomplete=self._owner.incomplete(self._node, self._key),
+        )
+
+    def _read_payloads(self, members: list[tuple[str, Node]]) -> None:
+        """Read the texts of all non-tensor entries at once; a pickle that may not be loaded is not even read."""
+        wanted = {
+            name: member
+            for name, member in members
+            if isinstance(member, zarr.Array)
+            and NON_TENSOR_ATTR in member.attrs
+            and not unpickles(member)
+            and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
+        }
+        self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
+
+    def _add_kept(self) -> None:
+        """Show the texts that a mark keeps in the place of arrays that a write has left in pieces, or not at all."""
+        for path, kept in kept_texts(self._owner.zarr_group).items():
+            *key, name = path.split("/")
+            shown = self._arrays.get(name)
+            if tuple(key) != self._key or (shown is not None and shown.non_tensor):
+                continue
+            self._left_out = [left for left in self._left_out if left.key != (*self._key, name)]
+            self._payloads[name] = kept.text.encode()
+            self._add_non_tensor(name, kept.attrs)
+
+    def _settle_scalars(self) -> None:
+        """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
+        others = [array.raw for array in self._arrays.values() if array.shape and not array.non_tensor]
+        if others and all(others):
+            for array in self._arrays.values():
+                if array.shape or array.raw:
+                    continue
+                if array.role is None and array.dtype.kind in "OSUTVMm":
+                    array.role = "coord"
+                if array.dtype.kind == "S":
+                    array.data = TextArray(array.data)
+
+    def _members(self) -> Iterator[tuple[str, Node]]:
+        """Each member that can be opened; those that cannot are tried another way, or left out by name."""
+        if self._owner.single is not None:
+            yield self._owner.single
+            return
+        if self._node.metadata.consolidated_metadata is not None:
+            yield from sorted(self._node.members())
+            return
+        for name, member in self._owner.members(self._key, self._node):
+            if isinstance(member, KeyError):
+                self._note_incomplete(name)
+            elif isinstance(member, BaseException):
+                self._try_codes(name, member)
+            else:
+                yield name, member
+
+    def _note_incomplete(self, name: str) -> None:
+        """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
+        if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
+            self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
+
+    def _try_codes(self, name: str, error: BaseException) -> None:
+        """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
+        try:
+            array, torch_dtype = open_as_codes(self._node, name)
+        except Exception:
+            reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        self._add(name, array, torch_dtype)
+
+    def _add(self, name: str, array: zarr.Array[Any], torch_dtype: str | None = None) -> None:
+        try:
+            self._add_checked(name, array, torch_dtype)
+        except Exception as error:
+            reason = f"it cannot be read ({type(error).__name__}: {error})"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+
+    def _add_checked(self, name: str, array: zarr.Array[Any], torch_dtype: str | None) -> None:
+        attrs = dict(array.attrs)
+        if self._listed_only(name):
+            reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        if unpickles(array):
+            reason = (
+                "a codec of zarr's would unpickle it, and loading a pickle can run any code; this package never does so. "
+                "If you trust the store, read it with zarr and numcodecs, and write it with another codec"
+            )
+            self._left_out.append(LeftOut((*self._key, name), reason))
+            return
+        if NON_TENSOR_ATTR in attrs:
+            self._add_non_tensor(name, attrs)
+            return
+        dims, named, by_xarray = self._recorded_dims(name, array, attrs)
+        stored = self._through_xarray(name, array, torch_dtype, dims, raw=not named, mask=by_xarray)
+        if torch_dtype is not None:
+            stored.data = WidenedArray(stored.data, torch_dtype)
+            stored.encoding = {"torch_dtype": torch_dtype}
+            stored.attrs.pop("_FillValue", None)
+        stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
+        marked = STACK_ATTR in attrs
+        if "torch_dtype" in own:
+            stored.encoding["torch_dtype"] = own["torch_dtype"]
+        if own.get("role") in {"data", "coord"}:
+            stored.role = own["role"]
+        elif (marked or stored.raw) and stored.dtype.kind in "OSUTVMm":
+            stored.role = "coord"
+        if stored.raw and stored.dtype.kind == "S":
+            stored.data = TextArray(stored.data)
+        if stored.dtype.names:
+            self._add_fields(name, stored)
+        elif stored.dtype.kind == "V":
+            self._left_out.append(
+                LeftOut((*self._key, name), f"its dtype {stored.dtype} holds raw bytes without a meaning")
+            )
+        else:
+            self._arrays[name] = stored
+
+    def _listed_only(self, name: str) -> bool:
+        """Whether stale consolidated metadata lists an array that is gone: zarr would read it as fill values.
+
+        Remote stores are not asked, since that takes a request for each array.
+        """
+        if self._node.metadata.consolidated_metadata is None or is_remote(self._node.store):
+            return False
+        return not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
+
+    def _add_non_tensor(self, name: str, attrs: Mapping[str, Any]) -> None:
+        where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
+        payload = self._payloads.get(name, b"")
+        if isinstance(payload, BaseException):
+            raise payload
+        try:
+            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner._allow_pickle)
+        except PermissionError as error:
+            self._left_out.append(LeftOut((*self._key, name), str(error)))
+            return
+        own = own_array_record(attrs.get(ARRAY_ATTR))
+        if "shape" in own:
+            value, ndim = (
+                stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])),
+                len(own["shape"]),
+            )
+        shown = {k: v for k, v in attrs.items() if k not in MARKER_ATTRS and k != DIMENSION_KEY}
+        dims: tuple[str | None, ...] = tuple(own.get("dims") or (None,) * value.ndim)
+        self._arrays[name] = StoredArray(
+            name,
+            value,
+            dims,
+            shown,
+            {},
+            role=own.get("role", "coord"),
+            non_tensor=True,
+            raw=ndim > 0 and "dims" not in own,
+            record=own,
+        )
+
+    def _recorded_dims(
+        self, name: str, array: zarr.Array[Any], attrs: Mapping[str, Any]
+    ) -> tuple[tuple[str | None, ...], bool, bool]:
+        """The dims the store records, whether it records any, and whether it does so as xarray (or netCDF) writes."""
+        metadata: Any = array.metadata
+        found: Any = (
+            getattr(metadata, "dimension_names", None) if metadata.zarr_format == 3 else attrs.get(DIMENSION_KEY)
+        )
+        if (
+            found is None
+            and metadata.zarr_format == 2
+            and array.ndim
+            and ("_nczarr_array" in attrs or self._owner.nczarr)
+        ):
+            found = nczarr_dims(self._node, name, attrs)
+        if found is not None and len(found) == array.ndim:
+            return tuple(found), any(dim is not None for dim in found) or not array.ndim, True
+        found = dims_from_attribute(attrs, array.ndim) or self._multiscales.get(name)
+        if found is not None and len(found) == array.ndim:
+            return tuple(found), True, False
+        return (None,) * array.ndim, False, False
+
+    def _through_xarray(
+        self,
+        name: str,
+        array: zarr.Array[Any],
+        torch_dtype: str | None,
+        dims: tuple[str | None, ...],
+        *,
+        raw: bool,
+        mask: bool,
+    ) -> StoredArray:
+        """Let xarray build the variable, under stand-in names where the store has none."""
+        stand_ins = tuple(dim if dim is not None else f"\0{axis}" for axis, dim in enumerate(dims))
+        store = self._xarray_store
+        is_v2 = array.metadata.zarr_format == 2
+        asked = self._owner._mask
+        store._use_zarr_fill_value_as_mask = (is_v2 and mask) if asked is None else asked
+        store._cache_members, store._members = True, {name: with_dims(array, stand_ins)}
+        variable = store.open_store_variable(name)
+        attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
+        encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
+        if variable.dtype.kind in "mM":
+            # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
+            attrs.pop("_FillValue", None)
+            encoding.pop("fill_value", None)
+        data: Any = variable._data
+        straight = None
+        if isinstance(data, LazilyIndexedArray):
+            data = data.array  # it computes its shape anew each time it is asked
+            guard = Guard.of(array, torch_dtype)
+            data = data if guard is None else GuardedArray(data, guard)
+            straight = None if guard is None else as_raw(array, data, guard)
+            data = data if straight is None else straight
+        # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
+        pieces = _pieces(array, encoding)
+        plain = straight is not None and not straight.is_compressed
+        pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
+        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0, pieces=pieces)
+
+    def _add_fields(self, name: str, stored: StoredArray) -> None:
+        """Show a structured array as a group of its fields."""
+        key = (*self._key, name)
+        group = StoredGroup(key)
+        for field in stored.dtype.names or ():
+            data = FieldArray(stored.data, field)
+            dims = stored.dims + (None,) * (len(data.shape) - len(stored.dims))
+            role = "coord" if data.dtype.kind in "OSUT" else None
+            pieces = None if stored.pieces is None else (*stored.pieces, *data.shape[len(stored.pieces) :])
+            group.arrays[field] = StoredArray(
+                field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
+            )
+        self._owner.keep_fields(group)
+        self._groups.append(name)
+
+
+def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:
+    """What is read at once: a shard, or a chunk; chunks of several sizes are left to xarray, which lists them."""
+    listed = encoding.get("preferred_chunks", {})
+    if any(not isinstance(size, int) for size in listed.values()):
+        return None
+    encoding.pop("preferred_chunks", None)
+    return tuple(array.shards or array.chunks)
+
+
+def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool) -> dict[str, Any]:
+    """Drop what would make a later plain ``to_zarr`` raise or warn: after a selection, or in the other zarr format."""
+    # one chunk for the whole array, as tensordict writes it: after isel or chunk it no longer fits
+    if encoding.get("chunks") == shape and encoding.get("shards") is None:
+        encoding.pop("chunks", None)
+    if is_v2:
+        # codecs of v2 are refused by a v3 writer, which is the default
+        for name in ("compressors", "filters"):
+            encoding.pop(name, None)
+    else:
+        # those every writer chooses by itself; a v2 writer refuses them
+        for name in ("serializer", "filters", "compressors"):
+            if _is_default_codec(name, encoding.get(name)):
+                encoding.pop(name, None)
+    return encoding
+
+
+def _is_default_codec(name: str, codec: Any) -> bool:
+    if name == "filters":
+        return codec in ((), None)
+    if name == "compressors":
+        return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
+    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN

@@ -1,1 +1,0 @@
-"""From an open store to Datasets and trees."""

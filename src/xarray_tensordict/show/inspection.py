@@ -1,0 +1,140 @@
+"""``inspect(store)``: what a store is, seen through both doors, without reading an array."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import xarray as xr
+
+from ..formats.registry import describe_source, format_of, unwrapped
+from ..lazy.lazy_nodes import Group
+from ..lazy.persistent import persistent_from_dataset
+from .summary import Summary, shortened, summarize
+from .text import summary_text
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One entry as the lazy door gives it: its key, what it is, its shape with the batch."""
+
+    key: tuple[str, ...]
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A store, seen through both doors.
+
+    Attributes
+    ----------
+    store
+        What was inspected, as messages call it.
+    kind
+        What it is: ``"zarr store"``, ``"HDF5 file"``, ``"memory-mapped tensordict"``.
+    dataset
+        The batch, the evidence, the variables by class: what ``ds.td`` shows.
+    batch_size, names
+        Those of the tensordict.
+    entries
+        The entries of the tensordict.
+    warnings
+        What was said when it was opened.
+    """
+
+    store: str
+    kind: str
+    dataset: Summary
+    batch_size: tuple[int, ...]
+    names: tuple[str | None, ...]
+    entries: tuple[TensorEntry, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as lists, dicts, strings and numbers, for JSON."""
+        return dataclasses.asdict(self)
+
+    def __repr__(self) -> str:
+        lines = [f"{self.store}: {self.kind}", summary_text(shortened(self.dataset)), self.tensordict_line()]
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+
+    def tensordict_line(self) -> str:
+        """One line about the tensordict."""
+        return f"as a tensordict: batch_size={list(self.batch_size)}, names={list(self.names)}, {len(self.entries)} entries"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        from .html import summary_html
+
+        told = "".join(f"<div>warning: {escape(text)}</div>" for text in self.warnings)
+        head = f"<b>{escape(self.store)}</b>: {escape(self.kind)}"
+        return (
+            f"<div>{head}</div>{summary_html(shortened(self.dataset))}<div>{escape(self.tensordict_line())}</div>{told}"
+        )
+
+
+def inspect(store: Any, **engine_keywords: Any) -> Inspection:
+    """Look at a store through both doors; no array is read, nothing is written.
+
+    Parameters
+    ----------
+    store
+        Whatever the engine opens.
+    **engine_keywords
+        Those of ``xr.open_dataset(store, engine="tensordict")``: ``group``, ``batch_dims``, ``dims``, ``storage_options``, ...
+
+    Returns
+    -------
+    Inspection
+        Prints as text and shows as HTML; ``to_dict()`` is for scripts.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError, TypeError
+        As ``xr.open_dataset``.
+
+    Examples
+    --------
+    >>> import tempfile, torch, xarray_tensordict
+    >>> from tensordict import TensorDict
+    >>> path = tempfile.mkdtemp() + "/td.zarr"
+    >>> _ = TensorDict({"obs": torch.zeros(6, 3)}, [6], names=["time"]).to_zarr(path)
+    >>> found = xarray_tensordict.inspect(path)
+    >>> found.kind, found.batch_size, found.names
+    ('zarr store', (6,), ('time',))
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords) as ds:
+            summary = summarize(ds, ds.td.infer(), longest=None)
+            ptd = persistent_from_dataset(ds)
+            entries = tuple(_entries(ptd.file))
+            batch_size, names = tuple(ptd.batch_size), tuple(ptd.names)
+    told = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
+    return Inspection(describe_source(unwrapped(store)), kind_of(store), summary, batch_size, names, entries, told)
+
+
+def kind_of(store: Any) -> str:
+    """What a store is, in words."""
+    source = unwrapped(store)
+    found = format_of(source, describe_source(source))
+    if found == "hdf5":
+        return "HDF5 file"
+    if found == "memmap":
+        return "archive of a tensordict" if str(source).endswith(".tdz") else "memory-mapped tensordict"
+    return "zarr store"
+
+
+def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry]:
+    for name, member in group.members.items():
+        key = (*prefix, name)
+        if isinstance(member, Group):
+            yield from _entries(member, key)
+        else:
+            kind = {"rows": "NonTensorStack", "value": "NonTensorData"}.get(member.form, "")
+            yield TensorEntry(key, kind or str(member.dtype).removeprefix("torch."), tuple(member.shape))

@@ -1,1 +1,0 @@
-"""The readers: one foreign format each, all giving descriptions of groups with lazy arrays (:mod:`..core.model`)."""

@@ -1,0 +1,37 @@
+"""The benchmarks run; what they find is nobody's business here."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("area", ["loading", "opening", "reading"])
+def test_each_area_fills_its_rows(area, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    if area == "loading":
+        pytest.importorskip("xbatcher", reason="the benchmarks of loading compare with xbatcher")
+    from benchmarks.__main__ import AREAS, measure
+    from benchmarks.jobs import TINY, table
+
+    assert area in AREAS
+    done = measure([area], TINY, 1)
+    assert all(set(job.times) == set(job.sides) and min(job.times.values()) > 0 for job in done)
+    lines = table(done).splitlines()
+    assert len(lines) == len(done) + 2
+    assert {line.count("|") for line in lines} == {10}
+    sys.modules.pop("benchmarks", None)
+
+
+def test_the_table_of_a_page_is_replaced_and_the_rest_stays(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.__main__ import write_into
+
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- benchmarks -->\n\nold\n\n<!-- end of benchmarks -->\nafter\n")
+    for text in ("new", "newer"):
+        write_into(page, text)
+    assert page.read_text() == "before\n<!-- benchmarks -->\n\nnewer\n\n<!-- end of benchmarks -->\nafter\n"

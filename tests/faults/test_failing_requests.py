@@ -1,0 +1,375 @@
+"""Each request of a write fails once, or from there on: the store is as before or says what to do, and that works.
+
+Rows of objects and the entry ``_unbatched`` are JSON texts, which are written anew as a whole: they are never lost.
+"""
+
+import asyncio
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr.storage
+from tensordict import TensorDict
+
+from written import assert_gives_back, era
+from xarray_tensordict.formats.zarr.completeness import mark_of
+
+FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
+HOW_LONG = pytest.mark.parametrize(
+    ("zarr_format", "for_good"),
+    [
+        pytest.param(2, True, id="v2, for good"),
+        pytest.param(3, False, id="v3, once"),
+        pytest.param(2, False, id="v2, once", marks=pytest.mark.slow),
+        pytest.param(3, True, id="v3, for good", marks=pytest.mark.slow),
+    ],
+)
+
+
+class Counting(zarr.storage.WrapperStore[zarr.storage.MemoryStore]):
+    """A store to which something happens at the request to write number `first`."""
+
+    def __init__(self, store: Any, first: int | None = None) -> None:
+        super().__init__(store)
+        self.first, self.requests = first, 0
+
+    async def happen(self, number: int, key: str) -> None: ...
+
+    async def set(self, key: str, value: Any) -> None:
+        number, self.requests = self.requests, self.requests + 1
+        await self.happen(number, key)
+        await super().set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Any) -> None:
+        number, self.requests = self.requests, self.requests + 1
+        await self.happen(number, key)
+        await super().set_if_not_exists(key, value)
+
+
+class FailingOnce(Counting):
+    """One request fails."""
+
+    async def happen(self, number: int, key: str) -> None:
+        if number == self.first:
+            raise OSError(f"no space left for {key}")
+
+
+class FailingForGood(Counting):
+    """A request fails, and all that come after it."""
+
+    async def happen(self, number: int, key: str) -> None:
+        if self.first is not None and number >= self.first:
+            raise OSError(f"no space left for {key}")
+
+
+class Interrupted(Counting):
+    """Ctrl-C while a request is on its way: it is carried out all the same."""
+
+    async def happen(self, number: int, key: str) -> None:
+        if number == self.first:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.sleep(0.02)
+
+
+def objects(rows: int, value: float) -> np.ndarray:
+    found = np.empty((rows, 1), object)
+    found[:, 0] = [{"row": row, "value": value, "text": "x" * int(value)} for row in range(rows)]
+    return found
+
+
+def dataset(rows: int = 4, value: float = 0.0) -> xr.Dataset:
+    """`meta` holds objects; `clock` and `lut` do not lead with the batch, and are kept in the entry ``_unbatched``."""
+    numbers = np.arange(rows) + value
+    return xr.Dataset(
+        {
+            "x": (("time", "run"), numbers[:, None]),
+            "n/z": (("time", "run"), numbers[:, None].astype(int)),
+            "meta": (("time", "run"), objects(rows, value)),
+            "clock": ("time", numbers),
+            "lut": ("k", np.arange(3.0)),
+        }
+    ).td.set_batch_dims(["time", "run"])
+
+
+def joined(one: xr.Dataset, other: xr.Dataset) -> xr.Dataset:
+    return xr.concat([one, other], "time", data_vars="minimal", coords="minimal", compat="override", join="outer")
+
+
+def opened(store: Any) -> tuple[xr.Dataset, list[str]]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = xr.open_dataset(store, engine="tensordict").load()
+    return found, [str(warning.message) for warning in told]
+
+
+def assert_whole(store: Any, expected: xr.Dataset) -> None:
+    found, told = opened(store)
+    assert told == []
+    assert_values(found, expected)
+    assert found.td.batch_size == expected.td.batch_size
+
+
+def assert_values(found: xr.Dataset, expected: xr.Dataset) -> None:
+    assert set(found.variables) == set(expected.variables)
+    for name, variable in expected.variables.items():
+        assert found[name].dims == variable.dims, name
+        assert found[name].values.tolist() == variable.values.tolist(), name
+
+
+# -- the writes --------------------------------------------------------------------------------------------------------
+
+
+def append(store: Any, value: float) -> xr.Dataset:
+    dataset(2, value).td.to_zarr(store, append_dim="time")
+    return joined(dataset(), dataset(2, value))
+
+
+def append_lazily(store: Any, value: float) -> xr.Dataset:
+    dataset(2, value).chunk(time=1).td.to_zarr(store, append_dim="time")
+    return joined(dataset(), dataset(2, value))
+
+
+def added(value: float) -> xr.Dataset:
+    names = {"g/deep": (("time", "run"), np.ones((4, 1)) + value), "lut2": ("q", np.arange(2.0) + value)}
+    return xr.Dataset({"new": (("time", "run"), np.ones((4, 1)) + value), **names})
+
+
+def add(store: Any, value: float) -> xr.Dataset:
+    added(value).td.to_zarr(store, mode="a")
+    return dataset().assign(added(value).variables)
+
+
+def overwrite(store: Any, value: float) -> xr.Dataset:
+    dataset(4, value).td.to_zarr(store, mode="a")
+    return dataset(4, value)
+
+
+def region(store: Any, value: float) -> xr.Dataset:
+    part = dataset(2, value).drop_vars("lut")
+    part.td.to_zarr(store, region={"time": slice(1, 3)})
+    expected = dataset()
+    for name, variable in part.variables.items():
+        place = tuple(slice(1, 3) if dim == "time" else slice(None) for dim in variable.dims)
+        expected[name].values[place] = variable.values
+    return expected
+
+
+Write = Callable[[Any, float], xr.Dataset]
+WRITES = pytest.mark.parametrize("write", [append, append_lazily, add, overwrite, region])
+
+
+class Stores:
+    """The same store anew for each request to which something happens."""
+
+    def __init__(self, zarr_format: Any) -> None:
+        held: dict[str, Any] = {}
+        dataset().td.to_zarr(zarr.storage.MemoryStore(held), zarr_format=zarr_format, chunks={"time": 3})
+        self.held = held
+
+    def failing(
+        self, write: Write, kind: type[Counting], error: type[BaseException]
+    ) -> Iterator[zarr.storage.MemoryStore]:
+        counting = Counting(zarr.storage.MemoryStore(dict(self.held)))
+        write(counting, 5.0)
+        for number in range(counting.requests):
+            store = zarr.storage.MemoryStore(dict(self.held))
+            with pytest.raises(error):
+                write(kind(store, number), 5.0)
+            yield store
+
+    def assert_same_keys(self, store: zarr.storage.MemoryStore) -> None:
+        assert store._store_dict.keys() == self.held.keys()
+
+
+def is_marked(store: Any) -> bool:
+    return mark_of(zarr.open_group(store, mode="r", use_consolidated=False)) is not None
+
+
+def assert_old_texts(found: xr.Dataset, told: list[str]) -> None:
+    """What the JSON texts held is there, in the rows that were there; new values only where the mark says so."""
+    assert found["lut"].values.tolist() == dataset()["lut"].values.tolist()
+    values = [item["value"] for item in found["meta"].values[:4, 0]]
+    assert values == [0.0] * 4 or (told and values == [5.0] * 4) or (told and values == [0.0, 5.0, 5.0, 0.0])
+
+
+def assert_can_be_mended(store: Any, write: Write, stores: Stores) -> None:
+    found, told = opened(store)
+    incomplete = any("the store is not complete" in message for message in told)
+    assert incomplete == bool(told) == is_marked(store), told
+    if not incomplete and write is not region:
+        assert_values(found, dataset())
+        stores.assert_same_keys(store)
+    assert_old_texts(found, told)
+    if incomplete and write in {append, append_lazily}:
+        with pytest.raises(ValueError, match=r"append did not finish.*region=\{'time': slice\(4, 6\)\}"):
+            write(store, 7.0)
+        dataset(2, 7.0).td.to_zarr(store, region={"time": slice(4, 6)})
+        expected = joined(dataset(), dataset(2, 7.0))
+    else:
+        expected = write(store, 7.0)
+    assert_whole(store, expected)
+    assert not is_marked(store)
+
+
+@WRITES
+@HOW_LONG
+def test_the_store_is_as_before_or_says_so_and_a_second_try_or_the_way_out_is_right(
+    write: Write, zarr_format: Any, for_good: bool
+) -> None:
+    stores = Stores(zarr_format)
+    for store in stores.failing(write, FailingForGood if for_good else FailingOnce, OSError):
+        assert_can_be_mended(store, write, stores)
+
+
+@pytest.mark.parametrize("write", [append, pytest.param(add, marks=pytest.mark.slow)])
+@FORMATS
+def test_an_interrupted_write_never_leaves_rows_that_a_second_try_would_double(write: Write, zarr_format: Any) -> None:
+    stores = Stores(zarr_format)
+    for store in stores.failing(write, Interrupted, KeyboardInterrupt):
+        assert_can_be_mended(store, write, stores)
+
+
+# -- an append that did not finish -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("first", [3, 5, 12])
+def test_a_region_completes_it_wherever_it_stopped(tmp_path: Path, zarr_format: Any, layout: Any, first: int) -> None:
+    whole, path = era(4), tmp_path / "a.zarr"
+    whole.isel(time=slice(0, 2)).td.to_zarr(path, zarr_format=zarr_format, layout=layout)
+    rows = whole.isel(time=slice(2, 4))
+    with pytest.raises(OSError, match="no space left") as raised:
+        rows.td.to_zarr(FailingForGood(zarr.storage.LocalStore(path), first), append_dim="time")
+    assert "could not be taken back" in raised.value.__notes__[0]
+    with pytest.raises(ValueError, match="'time' has size 3 in the dataset"):
+        whole.isel(time=slice(1, 4)).td.to_zarr(path, region={"time": slice(2, 4)})
+    assert is_marked(path)
+    rows.td.to_zarr(path, region={"time": slice(2, None)})
+    assert_gives_back(path, whole)
+    assert not is_marked(path)
+
+
+def test_a_region_completes_it_in_a_store_without_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    td = TensorDict({"x": torch.arange(4.0), "n": {"y": torch.ones(4, 2)}}, [4])
+    td.to_zarr(path)
+    rows = xr.Dataset({"x": ("time", np.full(2, 7.0, "f4")), "n/y": (("time", "f"), np.full((2, 2), 7.0, "f4"))})
+    with pytest.raises(OSError, match="no space left"):
+        rows.td.to_zarr(FailingForGood(zarr.storage.LocalStore(path), 3), append_dim="time")
+    rows.td.to_zarr(path, region={"time": slice(4, 6)})
+    found = TensorDict.from_zarr(path)
+    assert found.batch_size == (6,)
+    assert found["x"].tolist() == [0.0, 1.0, 2.0, 3.0, 7.0, 7.0]
+    assert found["n", "y"].sum() == 8 + 4 * 7.0
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [append, overwrite, region])
+@pytest.mark.parametrize("name", ["meta", "_unbatched"])
+@FORMATS
+def test_a_text_whose_array_is_gone_is_shown_from_the_mark_and_written_again(
+    write: Write, zarr_format: Any, name: str
+) -> None:
+    for store in Stores(zarr_format).failing(write, FailingForGood, OSError):
+        texts = (mark_of(zarr.open_group(store, mode="r", use_consolidated=False)) or {}).get("texts", {})
+        if name not in texts:
+            continue
+        for key in [key for key in store._store_dict if key.startswith(f"{name}/")]:
+            del store._store_dict[key]
+        found, _ = opened(store)
+        assert [item["row"] for item in found["meta"].values[:, 0]] == list(range(4))
+        assert found["lut"].values.tolist() == [0.0, 1.0, 2.0]
+        if write is append:
+            dataset(2, 7.0).td.to_zarr(store, region={"time": slice(4, 6)})
+            assert_whole(store, joined(dataset(), dataset(2, 7.0)))
+        else:
+            dataset(4, 7.0).td.to_zarr(store, mode="r+")
+            assert_whole(store, dataset(4, 7.0))
+        return
+    raise AssertionError(f"no mark keeps {name!r}")
+
+
+@FORMATS
+def test_texts_of_a_region_are_written_with_compute_false_as_well(zarr_format: Any) -> None:
+    store = zarr.storage.MemoryStore()
+    dataset().td.to_zarr(store, zarr_format=zarr_format, chunks={"time": 1})
+    part = dataset(2, 5.0).drop_vars("lut").chunk(time=1)
+    part.td.to_zarr(store, region={"time": slice(1, 3)}, compute=False).compute()
+    other = zarr.storage.MemoryStore()
+    dataset().td.to_zarr(other, zarr_format=zarr_format)
+    assert_whole(store, region(other, 5.0))
+
+
+# -- what else a failed write leaves -----------------------------------------------------------------------------------
+
+
+def fails(block: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+@FORMATS
+def test_variables_that_could_not_be_added_leave_nothing_in_any_group(tmp_path: Path, zarr_format: Any) -> None:
+    path = tmp_path / "a.zarr"
+    old = xr.Dataset({"a": ("time", np.arange(4.0))}, coords={"time": np.arange(4)}, attrs={"title": "old"})
+    old.td.to_zarr(path, zarr_format=zarr_format)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    failing = da.map_blocks(fails, da.zeros(4, chunks=2), dtype="f8", meta=np.zeros(0))
+    new = {"z": ("time", failing), "lut": ("k", np.arange(3.0)), "g/h/deep": ("time", np.arange(4.0))}
+    with pytest.raises(RuntimeError, match="boom"):
+        xr.Dataset(new, attrs={"title": "new"}).td.to_zarr(path, mode="a")
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+@FORMATS
+def test_rows_that_are_taken_back_leave_the_chunk_at_the_edge_as_it_was(tmp_path: Path, zarr_format: Any) -> None:
+    path = tmp_path / "a.zarr"
+    ds = xr.Dataset({"a": (("time", "f"), np.ones((4, 2))), "z": ("time", np.arange(4.0))})
+    ds.td.to_zarr(path, chunks={"time": 3}, zarr_format=zarr_format)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    failing = da.map_blocks(fails, da.zeros(4, chunks=2), dtype="f8", meta=np.zeros(0))
+    with pytest.raises(RuntimeError, match="boom"):
+        ds.assign(z=("time", failing)).td.to_zarr(path, append_dim="time")
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+class FullArchive(zarr.storage.ZipStore):
+    """A disk that is full after some entries."""
+
+    room = 0
+
+    async def set(self, key: str, value: Any) -> None:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError("no space left")
+        await super().set(key, value)
+
+
+@FORMATS
+@pytest.mark.parametrize("group", [None, "deep/er"])
+def test_a_part_of_an_archive_opens_as_no_store(tmp_path: Path, zarr_format: Any, group: str | None) -> None:
+    ds, room, done = dataset(), 0, False
+    while not done:
+        store = FullArchive(tmp_path / f"{room}.zip", mode="w")
+        store.room = room
+        try:
+            ds.td.to_zarr(store, zarr_format=zarr_format, group=group)
+            done = True
+        except OSError:
+            store.close()
+            with pytest.raises(FileNotFoundError):
+                xr.open_dataset(store.path, engine="tensordict", group=group)
+        room += 1
+    store.close()
+    found = xr.open_dataset(store.path, engine="tensordict", group=group)
+    assert_values(found, ds)

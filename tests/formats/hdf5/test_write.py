@@ -1,0 +1,487 @@
+"""Writing HDF5 files: what bare tensordict and bare xarray see, and what this package gives back."""
+
+import io
+import tempfile
+import warnings
+from pathlib import Path
+
+import cftime
+import dask
+import dask.array
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from dask.delayed import Delayed
+from hypothesis import HealthCheck, given, settings
+from tensordict import PersistentTensorDict
+
+import generated
+import xarray_tensordict
+from written import assert_gives_back, dtypes, era, reopened
+from xarray_tensordict.testing import assert_same_tensordict
+
+LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+# tensordict warns that it reads strings as bytes until its version 0.17
+BYTES = pytest.mark.filterwarnings("ignore:The h5 backend of PersistentTensorDict reads the string:FutureWarning")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file.h5"
+
+
+def bare(path: Path, batch_size: object = None) -> object:
+    """A file through bare tensordict, in memory."""
+    ptd = PersistentTensorDict.from_h5(path, batch_size=batch_size)
+    td = ptd.to_tensordict()
+    ptd.close()
+    return td
+
+
+def members(path: Path) -> set[str]:
+    with h5py.File(path) as file:
+        found: set[str] = set()
+        file.visit(found.add)
+    return found
+
+
+# -- what is seen ------------------------------------------------------------------------------------------------------
+
+
+@BYTES
+def test_bare_tensordict_sees_all_batched_entries_and_nothing_else(path):
+    era().td.to_h5(path)
+    td = bare(path, [4])
+    assert td["t2m"].dtype == torch.float32
+    assert td["next", "t2m"].shape == (4, 2, 3)
+    assert td["done"].dtype == torch.bool
+    assert td["station"] == ["Åse", "", "Bø", "Oslo"]
+    assert td["when"].tolist() == [day * 86_400 * 10**9 for day in range(4)]
+    assert set(td.keys()) == {"t2m", "next", "station", "when", "source", "done", "time", "run", "_unbatched"}
+    assert members(path) == {*set(td.keys()), "next/t2m"}, "no placeholders for dims"
+
+
+@BYTES
+def test_without_a_batch_size_bare_tensordict_takes_the_longest_shared_prefix(path):
+    xr.Dataset({"x": (("time", "f"), np.zeros((4, 3))), "y": ("time", np.zeros(4)), "lat": ("lat", [1.0])}).td.to_h5(
+        path
+    )
+    assert bare(path).batch_size == torch.Size([4])
+
+
+def test_dims_are_labels(path):
+    era().td.to_h5(path)
+    with h5py.File(path) as file:
+        assert [dim.label for dim in file["t2m"].dims] == ["time", "lat", "lon"]
+        assert '"batch_size": [4]' in file["next"].attrs["__tensordict__"]
+
+
+def test_plain_xarray_reads_all_with_layout_xarray(path):
+    ds = era()
+    ds.td.to_h5(path, layout="xarray")
+    for engine in ("h5netcdf", "netcdf4"):
+        with xr.open_dataset(path, engine=engine) as found:
+            xr.testing.assert_identical(found.load(), ds.drop_vars("next/t2m"))
+        with xr.open_dataset(path, engine=engine, group="next") as found:
+            np.testing.assert_array_equal(found["t2m"], ds["next/t2m"])
+
+
+@LAYOUTS
+def test_it_comes_back_as_it_was(path, layout):
+    ds = era()
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+    if layout == "tensordict":
+        assert dtypes(reopened(path)) == dtypes(ds)
+
+
+PROPERTY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@BYTES
+@PROPERTY
+@given(ds=generated.datasets())
+def test_any_dataset_comes_back_and_bare_tensordict_reads_it(ds):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.h5"
+        ds.td.to_h5(path)
+        assert_gives_back(path, ds, nested=True)
+        assert dtypes(reopened(path, nested=True)) == dtypes(ds)
+        found, wanted = bare(path, ds.td.batch_size), ds.td.to_tensordict()
+        for key in ds.td.infer().keys("batched"):
+            if isinstance(wanted.get(key), torch.Tensor):
+                assert found.get(key).dtype == wanted.get(key).dtype
+                np.testing.assert_array_equal(found.get(key).numpy(), wanted.get(key).numpy())
+
+
+@PROPERTY
+@given(ds=generated.datasets())
+def test_any_dataset_comes_back_with_layout_xarray(ds):
+    with tempfile.TemporaryDirectory() as folder:
+        ds.td.to_h5(f"{folder}/x.h5", layout="xarray")
+        assert_gives_back(f"{folder}/x.h5", ds, nested=True)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_every_resolution(path, layout, unit):
+    ds = xr.Dataset(
+        {
+            "x": ("time", [1.0, 2.0, 3.0]),
+            "when": ("time", np.array(["1999-12-31T23:59:59", "NaT", "2262-01-01"], f"M8[{unit}]")),
+            "lag": ("time", np.array([1, "NaT", -5], f"m8[{unit}]")),
+        },
+        coords={"time": np.array(["2000-01-01", "2000-01-02", "2000-01-03"], f"M8[{unit}]")},
+    )
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+    if layout == "tensordict":
+        assert dtypes(reopened(path)) == dtypes(ds)
+
+
+def test_times_that_cannot_be_held_are_refused_by_name(path):
+    late = np.array(["3000-01-01", "2000-01-01"], "M8[s]")
+    other = np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in (1, 2)])
+    for values in (late, other):
+        with pytest.raises(ValueError, match=r"'event'.*layout='xarray'"):
+            xr.Dataset({"x": ("time", [1.0, 2.0]), "event": ("time", values)}).td.to_h5(path)
+    assert not path.exists()
+
+
+def test_ragged_rows_are_kept(path):
+    rows = np.empty(3, object)
+    rows[0], rows[1], rows[2] = np.arange(2, dtype="u1"), np.arange(4, dtype="u1"), np.empty(0, "u1")
+    ds = xr.Dataset({"jpeg": ("row", rows), "label": ("row", [4, 5, 6])})
+    ds.td.to_h5(path)
+    with xr.open_dataset(path, engine="tensordict") as found:
+        assert [row.tolist() for row in found["jpeg"].values] == [[0, 1], [0, 1, 2, 3], []]
+        assert found["jpeg"].values[0].dtype == "uint8"
+        assert "jpeg" in found.data_vars
+        assert_same_tensordict(found.td.to_tensordict(), ds.td.to_tensordict())
+    with pytest.raises(TypeError, match=r"'jpeg'.*layout='tensordict'"):
+        ds.td.to_h5(path, layout="xarray")
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+def test_a_value_that_is_an_object_is_stored_as_json(path, layout):
+    ds = xr.Dataset({"x": ("row", [1.0, 2.0]), "config": ((), np.array({"lr": 0.1, "l": [1, 2]}, object))})
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+
+
+def test_rows_of_mixed_objects_are_refused_with_the_way_out(path):
+    ds = xr.Dataset({"x": ("row", [1.0, 2.0]), "mixed": ("row", np.array([None, 3], object))})
+    with pytest.raises(TypeError, match=r"'mixed'.*to_zarr"):
+        ds.td.to_h5(path)
+    assert not path.exists()
+
+
+def test_strings_with_a_nul_are_refused_by_name_and_leave_the_old_file(path):
+    era().td.to_h5(path)
+    ds = xr.Dataset({"text": ("row", np.array(["a\0b", "c"], object)), "x": ("row", [1, 2])})
+    with pytest.raises(ValueError, match=r"'text'.*NUL"):
+        ds.td.to_h5(path)
+    assert_gives_back(path, era())
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def test_bytes_stay_bytes(path):
+    ds = xr.Dataset(
+        {"x": ("row", [1.0, 2.0]), "b": ("row", np.array([b"ab", b"c"])), "c": ("col", np.array([b"p", b"q"]))}
+    )
+    ds.td.to_h5(path)
+    assert_gives_back(path, ds)
+    assert reopened(path)["b"].dtype.kind == "S"
+
+
+@LAYOUTS
+def test_attributes_that_hdf5_would_change_come_back(path, layout):
+    attrs = {"one": [1], "none": None, "nested": {"a": [1, {"b": 2}]}, "empty": "", "flag": True, "list": [1.5, 2.5]}
+    attrs |= {"array": np.array([1, 2]), "texts": ["a", "b"], "text": ["a"], "no": []}
+    ds = xr.Dataset({"x": ("row", [1.0, 2.0], dict(attrs))}, attrs=dict(attrs))
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+    with pytest.raises(TypeError, match="'bad' of group '/'"):
+        ds.assign_attrs(bad=object()).td.to_h5(path)
+    assert_gives_back(path, ds)
+
+
+def test_torch_dtypes_come_back_bit_for_bit(path):
+    from tensordict import TensorDict
+
+    td = TensorDict({"w": torch.tensor([1.0, 2.5, -3.0]).to(torch.bfloat16)}, [3], names=["row"])
+    for layout in ("tensordict", "xarray"):
+        xarray_tensordict.to_dataset(td).td.to_h5(path, layout=layout)
+        assert torch.equal(reopened(path).td.to_tensordict()["w"], td["w"])
+
+
+def test_a_multiindex_is_refused(path):
+    index = pd.MultiIndex.from_product([[0, 1], [0, 1]], names=["run", "step"])
+    ds = xr.Dataset({"y": ("point", np.arange(4.0))}, coords=xr.Coordinates.from_pandas_multiindex(index, "point"))
+    with pytest.raises(NotImplementedError, match="'point'"):
+        ds.td.to_h5(path)
+    assert not path.exists()
+
+
+@LAYOUTS
+def test_awkward_names_come_back(path, layout):
+    names = ["air temp", "wind.speed", "metatime", "størrelse", "keys", "a/b c/d.e"]
+    ds = xr.Dataset({name: ("row no.", [number, number + 0.5]) for number, name in enumerate(names)})
+    ds = ds.assign_coords({"run id": ("row no.", [1, 2]), "a/run id": ("row no.", [3, 4])})
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+
+
+def test_repeated_dims_come_back(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ds = xr.Dataset({"cov": (("time", "site", "site"), np.arange(18.0).reshape(2, 3, 3)), "m": ("time", [1, 2])})
+        ds.td.to_h5(path)
+        found = reopened(path)
+    assert found["cov"].dims == ("time", "site", "site")
+    np.testing.assert_array_equal(found["cov"].values, ds["cov"].values)
+
+
+def test_batch_dims_that_do_not_lead_come_back_in_their_place(path):
+    ds = xr.Dataset(
+        {"x": (("lat", "time"), np.arange(6).reshape(2, 3)), "y": ("time", np.arange(3))}
+    ).td.set_batch_dims("time")
+    ds.td.to_h5(path)
+    assert_gives_back(path, ds)
+    assert bare(path, [3])["x"].shape == (3, 2)
+
+
+# -- storage -----------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+def test_compression_and_chunks_go_through(path, layout):
+    encoding = {"t2m": {"zlib": True, "complevel": 4, "shuffle": True, "chunksizes": (2, 2, 3)}}
+    if layout == "tensordict":
+        encoding["next/t2m"] = {"compression": "lzf", "chunks": (1, 2, 3), "dtype": "float16"}
+    era().td.to_h5(path, layout=layout, encoding=encoding)
+    with h5py.File(path) as file:
+        assert file["t2m"].compression == "gzip"
+        assert file["t2m"].compression_opts == 4
+        assert file["t2m"].shuffle
+        assert file["t2m"].chunks == (2, 2, 3)
+        if layout == "tensordict":
+            assert file["next/t2m"].compression == "lzf"
+            assert file["next/t2m"].dtype == "float16"
+    era().td.to_h5(path, layout=layout, chunks={"time": 1})
+    with h5py.File(path) as file:
+        assert file["t2m"].chunks == (1, 2, 3)
+
+
+def test_inherited_options_are_kept_where_they_fit(path, tmp_path):
+    era().td.to_h5(path, encoding={"t2m": {"zlib": True, "chunksizes": (4, 2, 3)}})
+    reopened(path).isel(time=slice(0, 2)).td.to_h5(tmp_path / "part.h5")
+    with h5py.File(tmp_path / "part.h5") as file:
+        assert file["t2m"].compression == "gzip"
+        assert file["t2m"].chunks == (2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"encoding": {"t2m": {"shards": (1,)}}}, "shards"),
+        ({"encoding": {"nothing": {}}}, "no variable 'nothing'"),
+        ({"encoding": {"t2m": {"scale_factor": 0.5}}}, "'t2m'"),
+        ({"chunks": {"level": 1}}, "no dim 'level'"),
+        ({"mode": "r+"}, "mode"),
+    ],
+)
+def test_invalid_options_raise_and_leave_nothing(path, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        era().td.to_h5(path, **keywords)
+    assert not path.exists()
+
+
+@LAYOUTS
+def test_unlimited_dims_stay_resizable(path, layout):
+    ds = era()
+    ds.encoding["unlimited_dims"] = {"time"}
+    ds.td.to_h5(path, layout=layout)
+    with h5py.File(path) as file:
+        assert file["t2m"].maxshape[0] is None
+        assert file["next/t2m"].maxshape[0] is None
+    assert_gives_back(path, ds)
+
+
+def test_dask_arrays_are_written_block_by_block(path):
+    blocks = []
+
+    def block(block_info: object = None) -> np.ndarray:
+        blocks.append(block_info[None]["array-location"][0])
+        return np.full((100, 10), block_info[None]["array-location"][0][0], "f4")
+
+    data = dask.array.map_blocks(block, chunks=((100,) * 20, (10,)), dtype="f4", meta=np.empty((0, 0), "f4"))
+    with dask.config.set(scheduler="threads", num_workers=4):
+        xr.Dataset({"x": (("time", "f"), data)}).td.to_h5(path)
+    assert len(blocks) == 20
+    np.testing.assert_array_equal(reopened(path)["x"][:, 0], np.repeat(np.arange(0, 2000, 100), 100))
+
+
+def test_large_lazy_arrays_are_copied_in_blocks(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("xarray_tensordict.writing.streaming.STREAM_BYTES", 100)
+    ds = xr.Dataset({"x": (("time", "f"), np.arange(70.0).reshape(35, 2))})
+    ds.td.to_h5(path, chunks={"time": 4})
+    with xr.open_dataset(path, engine="tensordict", cache=False) as lazy:
+        lazy.td.to_h5(tmp_path / "copy.h5")
+    assert_gives_back(tmp_path / "copy.h5", ds)
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+def test_a_file_can_be_written_onto_itself(path, chunks, layout):
+    era().td.to_h5(path, layout=layout)
+    with xr.open_dataset(path, engine="tensordict", chunks=chunks) as ds:
+        ds.assign(t2m=ds["t2m"] + 1).td.to_h5(path, layout=layout)
+    np.testing.assert_array_equal(reopened(path)["t2m"], era()["t2m"] + 1)
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(path):
+    era().td.to_h5(path)
+    broken = era()
+    broken["t2m"] = broken["t2m"].copy(
+        data=dask.array.map_blocks(_fail, dask.array.from_array(broken["t2m"].values), dtype="f4")
+    )
+    for layout in ("tensordict", "xarray"):
+        with pytest.raises(RuntimeError, match="half way"):
+            broken.td.to_h5(path, layout=layout)
+        assert_gives_back(path, era())
+        assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def _fail(block: np.ndarray) -> np.ndarray:
+    if block.size:
+        raise RuntimeError("half way")
+    return block
+
+
+@pytest.mark.parametrize("mode", ["w-", "x"])
+def test_an_existing_file_is_refused_where_the_mode_says_so(path, mode):
+    era().td.to_h5(path, mode=mode)
+    with pytest.raises(FileExistsError, match="mode='w'"):
+        era(2).td.to_h5(path, mode=mode)
+    era(2).td.to_h5(path)
+    assert_gives_back(path, era(2))
+
+
+@LAYOUTS
+def test_mode_a_adds_and_keeps_what_is_there(path, layout):
+    ds = era()
+    # a variable without the batch dim beside one that has it, in both
+    ds[["t2m", "done"]].td.to_h5(path, layout=layout)
+    more = ds.drop_vars("t2m").assign(done=~ds["done"])
+    more["extra/deep/x"] = (("time", "k"), np.ones((4, 2)))
+    more["table"] = (("lat", "k"), np.ones((2, 2)))
+    if layout == "xarray":
+        # netCDF cannot take a variable out of a file
+        more = more.drop_vars([*ds.coords, "done"])
+        more.td.to_h5(path, layout=layout, mode="a")
+        assert_gives_back(path, more.assign(t2m=ds["t2m"], done=ds["done"]))
+        return
+    more.td.to_h5(path, layout=layout, mode="a")
+    assert_gives_back(path, more.assign(t2m=ds["t2m"]))
+
+
+def test_mode_a_refuses_a_dim_of_another_size(path):
+    era().td.to_h5(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="'time' has size 4 in the store"):
+        era(2)[["done"]].rename(done="new").td.to_h5(path, mode="a")
+    assert path.read_bytes() == before
+
+
+def test_mode_a_starts_a_file_and_refuses_what_is_none(path):
+    era().td.to_h5(path, mode="a")
+    assert_gives_back(path, era())
+    path.write_text("no HDF5")
+    with pytest.raises(ValueError, match="this is none"):
+        era().td.to_h5(path, mode="a")
+
+
+@LAYOUTS
+def test_a_group_is_written_beside_the_rest(path, layout):
+    era().td.to_h5(path, layout=layout)
+    era(3).td.to_h5(path, layout=layout, group="runs/a", mode="a")
+    assert_gives_back(path, era(3), group="runs/a")
+    np.testing.assert_array_equal(reopened(path, nested=False)["t2m"], era()["t2m"])
+
+
+@LAYOUTS
+def test_with_compute_false_one_delayed_writes_the_file(path, layout):
+    delayed = era().chunk(time=2).td.to_h5(path, layout=layout, compute=False)
+    assert isinstance(delayed, Delayed)
+    assert not path.exists()
+    delayed.compute()
+    assert_gives_back(path, era())
+
+
+def test_targets_of_every_kind(tmp_path):
+    era().td.to_h5(str(tmp_path / "text.h5"))
+    assert_gives_back(tmp_path / "text.h5", era())
+    stream = io.BytesIO()
+    era().td.to_h5(stream)
+    assert_gives_back(stream.getvalue(), era())
+    with pytest.raises(TypeError, match="found int"):
+        era().td.to_h5(3)
+    with pytest.raises(ValueError, match="folder"):
+        era().td.to_h5(tmp_path)
+    with pytest.raises(ValueError, match="local files"):
+        era().td.to_h5("s3://bucket/a.h5")
+
+
+@LAYOUTS
+def test_a_tree_comes_back_as_it_was(path, layout):
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset(attrs={"title": "demos"}),
+            "/data": xr.Dataset(attrs={"total": 8}),
+            "/data/demo_0": xr.Dataset({"obs": (("time", "f"), np.zeros((3, 2))), "scale": ("f", [1.0, 2.0])}),
+            "/data/demo_1": xr.Dataset(
+                {"obs": (("time", "f"), np.ones((5, 2))), "note": ((), "second")}, attrs={"n": 5}
+            ),
+        }
+    )
+    tree.td.to_h5(path, layout=layout)
+    with xr.open_datatree(path, engine="tensordict") as found:
+        xr.testing.assert_identical(found.load(), tree)
+        assert_same_tensordict(found.td.to_tensordict(), tree.td.to_tensordict())
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
+@LAYOUTS
+def test_dims_of_size_zero(path, sizes, layout):
+    ds = xr.Dataset({"x": (("time", "f"), np.zeros(sizes)), "s": ("time", np.array([""] * sizes[0], object))})
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+
+
+@LAYOUTS
+def test_text_with_missing_values_is_refused_with_the_way_out(path, layout):
+    ds = xr.Dataset({"s": ("time", np.array(["a", None, "c"], object)), "x": ("time", np.zeros(3))})
+    with pytest.raises(TypeError, match=r"'s' holds text with missing values.*fillna\(''\)"):
+        ds.td.to_h5(path, layout=layout)
+    assert not path.exists()
+    ds.fillna({"s": ""}).td.to_h5(path, layout=layout)
+    assert reopened(path)["s"].values.tolist() == ["a", "", "c"]
+
+
+@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+def test_an_attribute_without_a_name_is_refused(tmp_path, layout):
+    ds = xr.Dataset({"x": ("time", [1, 2], {"": "nameless"})})
+    with pytest.raises(ValueError, match="variable 'x' has an attribute whose name is empty"):
+        ds.td.to_h5(tmp_path / "a.h5", layout=layout)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,183 @@
+"""``.tdz`` archives: stored entries are mapped, compressed ones read on access."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensordict
+import torch
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
+
+from memmap_samples import both_doors
+from strategies import tensordicts
+from xarray_tensordict.formats.memmap import files as memmap_files
+from xarray_tensordict.testing import assert_same_tensordict
+
+METHODS = [None, "deflate", "bzip2", "lzma"]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "saved.tdz"
+
+
+def sample() -> TensorDict:
+    return TensorDict(
+        {
+            "obs": torch.arange(120.0).view(40, 3),
+            "next": {"done": torch.arange(40) > 7, "air temp": torch.ones(40, dtype=torch.complex64)},
+            "empty": torch.zeros(40, 0),
+            "text": NonTensorData("hi", batch_size=[40]),
+            "rows": NonTensorStack(*map(str, range(40))),
+        },
+        [40],
+        names=["time"],
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_tensordict_saves(path, method):
+    sample().save(path, compression=method)
+    assert_same_tensordict(tensordict.load(path), both_doors(path))
+    assert_same_tensordict(sample(), both_doors(path))
+    assert_same_tensordict(sample()["next"], both_doors(path, group="next"))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(td=tensordicts(depth=1))
+@pytest.mark.parametrize("method", [None, "deflate"])
+@pytest.mark.filterwarnings("ignore:.*suffix:UserWarning", "ignore:.*the batch size .* is lost:UserWarning")
+def test_generated_tensordicts(td, method, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generated")
+    td.memmap(folder / "td")
+    tensordict.pack_memmap(folder / "td", folder / "td.tdz", compression=method)
+    # what the folder shows, the archive shows
+    assert_same_tensordict(both_doors(folder / "td"), both_doors(folder / "td.tdz"))
+
+
+def test_lazy_stacks(path):
+    stack = lazy_stack([TensorDict({"x": torch.full((3,), i)}, [3]) for i in range(4)])
+    stack.save(path)
+    assert_same_tensordict(stack, both_doors(path))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_selections(path, method):
+    sample().save(path, compression=method)
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    whole = np.arange(120.0, dtype="f4").reshape(40, 3)
+    for key in [5, slice(3, 30, 4), slice(30, 3, -4), [9, 2, 9], (slice(None), [2, 0]), ([1, 30], slice(1, 3)), (3, 1)]:
+        found = ds["obs"][key].values
+        np.testing.assert_array_equal(found, xr.Variable(("time", "f"), whole)[key])
+        found[...] = -1
+    np.testing.assert_array_equal(ds["obs"], whole)
+
+
+def test_stored_entries_are_mapped_without_a_read(path, monkeypatch):
+    sample().save(path)
+    ds = xr.open_dataset(path, engine="tensordict")
+    monkeypatch.setattr(memmap_files.StoredEntry, "view", None)
+    td = ds.drop_vars(["text", "rows"]).td.to_tensordict(copy=False)
+    td["obs"].zero_()
+    assert tensordict.load(path)["obs"].sum() == 119 * 60
+
+
+def test_compressed_entries_are_read_as_far_as_needed(path, monkeypatch):
+    sample().save(path, compression="deflate")
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    seen = []
+    view = memmap_files.CompressedEntry.view
+    monkeypatch.setattr(
+        memmap_files.CompressedEntry,
+        "view",
+        lambda self, start, stop: seen.append((self.name, start, stop)) or view(self, start, stop),
+    )
+    assert ds["obs"][2:4].values.sum() == sum(range(6, 12))
+    assert seen == [("obs.memmap", 24, 48)]
+
+
+def test_archives_of_other_programs(path, tmp_path):
+    """Not aligned, and with compressed metadata, as ``zip -r`` makes them."""
+    sample().memmap(tmp_path / "folder")
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("x", b"1")
+            for file in sorted((tmp_path / "folder").rglob("*")):
+                archive.write(file, file.relative_to(tmp_path / "folder"))
+        assert_same_tensordict(sample(), both_doors(path))
+
+
+def test_any_name_will_do(tmp_path):
+    sample().save(tmp_path / "saved.tdz")
+    (tmp_path / "saved.tdz").rename(tmp_path / "saved.zip")
+    assert_same_tensordict(sample(), both_doors(tmp_path / "saved.zip"))
+
+
+def test_lazy_arrays_pickle_small(path):
+    TensorDict({"x": torch.zeros(10**6)}, [10**6]).save(path)
+    pickled = pickle.dumps(xr.open_dataset(path, engine="tensordict"))
+    assert len(pickled) < 5_000
+    assert pickle.loads(pickled)["x"].values.shape == (10**6,)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_zip_file_that_is_cut(path):
+    sample().save(path)
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(ValueError, match=r"saved\.tdz: expected a \.tdz archive, found a damaged zip file"):
+        xr.open_dataset(path, engine="tensordict")
+
+
+@pytest.mark.parametrize("method", [None, "deflate"])
+def test_an_entry_that_is_shorter_than_meta_json_says(path, tmp_path, method):
+    sample().memmap(tmp_path / "folder")
+    (tmp_path / "folder" / "obs.memmap").write_bytes(b"1234")
+    tensordict.pack_memmap(tmp_path / "folder", path, compression=method)
+    with (
+        xr.open_dataset(path, engine="tensordict") as ds,
+        pytest.raises(ValueError, match=r"obs.memmap: meta.json says"),
+    ):
+        ds["obs"].load()
+
+
+@pytest.mark.parametrize("method", ["deflate", "bzip2", "lzma"])
+def test_a_compressed_entry_that_is_damaged(path, method):
+    td = TensorDict({"x": torch.rand(5000)}, [5000])
+    td.save(path, compression=method)
+    with zipfile.ZipFile(path) as archive:
+        at = archive.getinfo("x.memmap").header_offset + 2000
+    content = bytearray(path.read_bytes())
+    content[at : at + 64] = bytes(64)
+    path.write_bytes(content)
+    with (
+        xr.open_dataset(path, engine="tensordict") as ds,
+        pytest.raises(ValueError, match=r"x\.memmap: the entry .* cannot be read"),
+    ):
+        ds["x"].load()
+
+
+def test_an_archive_that_is_replaced_while_it_is_open(path):
+    sample().save(path)
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    TensorDict({"a" * 99: torch.zeros(3000), "obs": torch.zeros(3000)}, [3000]).save(path)
+    with pytest.raises(ValueError, match="no longer where it was"):
+        ds["next/done"].load()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", b"1")
+    with pytest.raises(ValueError, match=r"saved\.tdz"):
+        ds["next/done"].load()
+
+
+def test_zip_archives_of_zarr_are_still_zarr(tmp_path):
+    xr.Dataset({"x": ("time", np.arange(3))}).td.to_zarr(tmp_path / "store.zip")
+    with xr.open_dataset(tmp_path / "store.zip", engine="tensordict") as ds:
+        assert ds["x"].values.tolist() == [0, 1, 2]

@@ -1,0 +1,298 @@
+"""``ds.td.to_memmap``: what the tensordict of a Dataset holds, for ``tensordict.load``."""
+
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import dask.array
+import numpy as np
+import pytest
+import tensordict
+import torch
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+
+import xarray_tensordict
+from memmap_samples import beside, both_doors, weather
+from strategies import datasets, tensordicts
+from xarray_tensordict.formats.memmap import write as memmap_writer
+from xarray_tensordict.testing import assert_same_tensordict
+
+pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "written"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("unbatched", ["drop", "expand"])
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+def test_what_the_tensordict_holds(tmp_path, chunked, unbatched, name):
+    path = tmp_path / name
+    ds = weather().chunk({"time": 3, "lat": 2}) if chunked else weather()
+    ds.td.to_memmap(path, unbatched=unbatched)
+    expected = weather().td.to_tensordict(unbatched=unbatched)
+    assert expected.names == ["member", "time"]
+    assert_same_tensordict(expected, tensordict.load(path))
+    assert_same_tensordict(expected, both_doors(path))
+    assert beside(path) == []
+
+
+def test_the_arguments_of_to_tensordict(path):
+    options = {"coords": ["time"], "exclude": ["late"]}
+    weather().td.to_memmap(path, ["time"], **options)
+    assert_same_tensordict(weather().td.to_tensordict(["time"], **options), tensordict.load(path))
+    with pytest.raises(ValueError, match="unbatched='raise': 'mask'"):
+        weather().td.to_memmap(path, unbatched="raise")
+    with pytest.raises(ValueError, match="expected 'drop', 'expand' or 'raise', found 'keep'"):
+        weather().td.to_memmap(path, unbatched="keep")
+    with pytest.raises(ValueError, match="mode: expected one of 'w', 'w-'"):
+        weather().td.to_memmap(path, mode="a")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ds=datasets())
+def test_generated_datasets(ds, tmp_path_factory):
+    path = tmp_path_factory.mktemp("generated") / "td"
+    # see test_rows_that_are_lists
+    batch = set(ds.td.batch_dims)
+    strings = {name: set(v.dims) for name, v in ds.variables.items() if v.dtype.kind in "OU"}
+    exclude = [name for name, dims in strings.items() if dims & batch and dims - batch]
+    for each in (ds, ds.chunk()):
+        each.td.to_memmap(path, exclude=exclude)
+        assert_same_tensordict(ds.td.to_tensordict(exclude=exclude), tensordict.load(path))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(td=tensordicts())
+@pytest.mark.filterwarnings("ignore:.*suffix:UserWarning", "ignore:.*the batch size .* is lost:UserWarning")
+def test_generated_tensordicts_there_and_back(td, tmp_path_factory):
+    path = tmp_path_factory.mktemp("generated") / "td"
+    ds = xarray_tensordict.to_dataset(td)
+    ds.td.to_memmap(path)
+    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+
+
+def test_the_files_are_those_of_tensordict(path, tmp_path):
+    td = weather().td.to_tensordict()
+    td["deep"] = {"x": torch.ones(2, 4, dtype=torch.bfloat16), "text": NonTensorData("hi", batch_size=[2, 4])}
+    td.memmap(tmp_path / "tensordict")
+    xarray_tensordict.to_dataset(td).td.to_memmap(path)
+    files = {file.relative_to(path) for file in path.rglob("*")}
+    assert files == {file.relative_to(tmp_path / "tensordict") for file in (tmp_path / "tensordict").rglob("*")}
+    for file in files:
+        if file.suffix == ".memmap":
+            assert (path / file).read_bytes() == (tmp_path / "tensordict" / file).read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "complex32", "float8_e5m2", "float8_e4m3fn"])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.filterwarnings(
+    "ignore:ComplexHalf support is experimental:UserWarning", "ignore:.*cannot load again:UserWarning"
+)
+def test_dtypes_that_numpy_lacks_keep_their_bits(path, tmp_path, dtype, chunked):
+    values = torch.arange(200, dtype=torch.uint8).to(torch.float32).to(getattr(torch, dtype)).view(100, 2)
+    TensorDict({"x": values}, [100]).memmap(tmp_path / "source")
+    with xr.open_dataset(tmp_path / "source", engine="tensordict", chunks={"batch_0": 30} if chunked else None) as ds:
+        ds.td.to_memmap(path)
+    assert (path / "x.memmap").read_bytes() == (tmp_path / "source" / "x.memmap").read_bytes()
+    assert (path / "meta.json").read_bytes() == (tmp_path / "source" / "meta.json").read_bytes()
+
+
+def test_a_dtype_that_tensordict_cannot_load_again_is_told_of(path, tmp_path):
+    TensorDict({"x": torch.ones(4).to(torch.float8_e5m2), "y": torch.ones(4)}, [4]).memmap(tmp_path / "source")
+    with xr.open_dataset(tmp_path / "source", engine="tensordict") as ds:
+        with pytest.warns(UserWarning, match=r"\['x'\] are of dtypes that tensordict writes .* and cannot load again"):
+            ds.td.to_memmap(path)
+        assert both_doors(path)["x"].dtype == torch.float8_e5m2
+        del ds["x"].encoding["torch_dtype"]
+        ds.td.to_memmap(path)
+    assert tensordict.load(path)["x"].dtype == torch.float32
+
+
+def test_scalars_and_nothing(tmp_path):
+    xr.Dataset({"a": 5, "b": np.datetime64("1970-01-02", "ns"), "c": "x"}).td.to_memmap(tmp_path / "a")
+    assert tensordict.load(tmp_path / "a")["b"] == 86400 * 10**9
+    for sizes in ((0,), (0, 3), (2, 0)):
+        dims = ["t", "m"][: len(sizes)]
+        ds = xr.Dataset({"x": (dims, np.zeros(sizes)), "s": (dims, np.zeros(sizes, "U3"))}).td.set_batch_dims(dims)
+        ds.td.to_memmap(tmp_path / "z")
+        assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(tmp_path / "z"))
+
+
+def test_names_are_escaped(path):
+    names = ["air temp", "..", "100%", "a:b", "deep down/x*?", "deep down/."]
+    ds = xr.Dataset({name: ("time", np.full(3, i)) for i, name in enumerate(names)})
+    ds.td.to_memmap(path)
+    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+
+
+# -- streaming ---------------------------------------------------------------------------------------------------------
+
+
+def test_dask_is_streamed(path):
+    blocks = dask.array.zeros((64, 2**17), chunks=(1, 2**17))  # 64 blocks of 1 MiB
+    ds = xr.Dataset({"x": (("time", "f"), blocks)}).td.set_batch_dims("time")
+    small = ds.isel(time=slice(2))
+    small.td.to_memmap(path)  # what is imported on the way
+    tracemalloc.start()
+    try:
+        ds.td.to_memmap(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * 2**20
+    assert tensordict.load(path)["x"].shape == (64, 2**17)
+
+
+@pytest.mark.parametrize("dims", [("time", "f"), ("f", "time"), ("f", "g")])
+def test_variables_on_disk_are_read_some_rows_at_a_time(path, tmp_path, monkeypatch, dims):
+    monkeypatch.setattr(memmap_writer, "_BLOCK", 1000)
+    shape = (30, 100) if dims == ("f", "time") else (100, 30)
+    ds = xr.Dataset({"x": (dims, np.arange(3000.0).reshape(shape)), "p": ("member", np.arange(30.0))})
+    ds["m"] = (("member", "time"), np.arange(3000.0).reshape(30, 100))
+    ds = ds.td.set_batch_dims(["member", "time"])
+    ds.td.to_zarr(tmp_path / "source.zarr", chunks={"time": 7})
+    expected = ds.td.to_tensordict(unbatched="expand")
+    with xr.open_dataset(tmp_path / "source.zarr", engine="tensordict", cache=False) as lazy:
+        lazy.td.set_batch_dims(["member", "time"]).td.to_memmap(path, unbatched="expand")
+    assert_same_tensordict(expected, tensordict.load(path))
+
+
+# -- the target --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+@pytest.mark.parametrize("chunks", [None, {"batch_0": 2}])
+def test_onto_the_store_it_reads_from(tmp_path, name, chunks):
+    path = tmp_path / name
+    TensorDict({"x": torch.arange(10.0), "y": torch.ones(10, 2)}, [10]).save(path)
+    ds = xr.open_dataset(path, engine="tensordict", chunks=chunks)
+    (ds.isel(batch_0=slice(2, 7)) * 2).td.to_memmap(path)
+    loaded = tensordict.load(path)
+    assert loaded["x"].tolist() == [4, 6, 8, 10, 12]
+    assert loaded["y"].shape == (5, 2)
+    assert beside(path) == []
+
+
+def test_tensors_over_the_old_store_stay_valid(path):
+    TensorDict({"x": torch.arange(10.0)}, [10]).memmap(path)
+    old = xr.open_dataset(path, engine="tensordict").td.to_tensordict(copy=False)
+    xr.Dataset({"x": ("t", np.zeros(2))}).td.to_memmap(path)
+    assert old["x"].sum() == 45
+
+
+def test_mode_w_minus(path):
+    weather().td.to_memmap(path, mode="w-")
+    with pytest.raises(FileExistsError, match="mode='w' to replace"):
+        weather().td.to_memmap(path, mode="w-")
+
+
+@pytest.mark.parametrize("file", ["thesis.txt", "sub/thesis.txt", "storage_metadata.json"])
+def test_a_folder_with_other_things_is_not_replaced(path, file):
+    weather().td.to_memmap(path)
+    (path / file).parent.mkdir(exist_ok=True)
+    (path / file).write_text("years of work")
+    with pytest.raises(FileExistsError, match=f"found one with '{file}' in it, which would be lost"):
+        weather().td.to_memmap(path)
+    assert (path / file).read_text() == "years of work"
+
+
+def test_an_empty_folder_and_files(path, tmp_path):
+    path.mkdir()
+    weather().td.to_memmap(path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileExistsError, match="expected a folder to replace, found a file"):
+        weather().td.to_memmap(tmp_path / "file")
+    (tmp_path / "a.tdz").mkdir()
+    with pytest.raises(FileExistsError, match="expected an archive to replace, found a folder"):
+        weather().td.to_memmap(tmp_path / "a.tdz")
+
+
+def test_parents_are_made(tmp_path):
+    weather().td.to_memmap(str(tmp_path / "a" / "b" / "c"))
+    assert tensordict.load(tmp_path / "a" / "b" / "c").batch_size == (2, 4)
+
+
+def test_an_error_on_the_way_leaves_the_old_store(path):
+    weather().td.to_memmap(path)
+    failing = dask.array.ones(4, chunks=1).map_blocks(lambda block: 1 // 0, dtype="f8", meta=np.zeros(0))
+    for name in (path, path.with_suffix(".tdz")):
+        with pytest.raises(ZeroDivisionError):
+            xr.Dataset({"x": ("time", failing)}).td.to_memmap(name)
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert beside(path) == []
+
+
+def test_a_crash_leaves_the_old_store(path):
+    weather().td.to_memmap(path)
+    code = f"""
+import os, signal, dask.array, numpy as np, xarray as xr, xarray_tensordict
+def crash(block):
+    os.kill(os.getpid(), signal.SIGKILL)
+x = dask.array.ones(4, chunks=1).map_blocks(crash, dtype="f8", meta=np.zeros(0))
+xr.Dataset({{"x": ("time", x)}}).td.to_memmap({str(path)!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["shape", "device", "_type", "next/shape", "shape/next", "a/device/b"])
+def test_keys_that_tensordict_would_lose(path, name):
+    with pytest.raises(ValueError, match=f"'{name}': .* rename it"):
+        xr.Dataset({name: ("time", np.zeros(3)), "x": ("time", np.zeros(3))}).td.to_memmap(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", (1, 2), {1: 2}, np.arange(3)], ids=repr)
+def test_objects_that_would_be_pickled(path, value):
+    held = np.empty(2, object)
+    held[:] = [value, value]
+    ds = xr.Dataset({"x": ("time", np.zeros(2)), "bad": ("time", held)})
+    with pytest.raises(TypeError, match=r"'bad' holds .* never as pickles.*exclude=\['bad'\]"):
+        ds.td.to_memmap(path)
+    assert not path.exists()
+    ds.td.to_memmap(path, exclude=["bad"])
+    assert list(tensordict.load(path).keys()) == ["x"]
+
+
+def test_rows_that_are_lists(path, tmp_path):
+    td = TensorDict({"tags": NonTensorStack(["a", "b"], ["c", "d"])}, [2], names=["time"])
+    td.memmap(tmp_path / "bare")
+    with pytest.raises(IndexError):
+        tensordict.load(tmp_path / "bare")
+    ds = xr.Dataset({"x": ("time", np.zeros(2)), "tags": (("time", "tag"), np.array([["a", "b"], ["c", "d"]], object))})
+    with pytest.raises(TypeError, match=r"'tags' has dims \['time', 'tag'\].*exclude=\['tags'\]"):
+        ds.td.to_memmap(path)
+    assert not path.exists()
+
+
+def test_json_objects(path):
+    held = np.empty((), object)
+    held[()] = {"lr": [0.1, None], "name": "ø"}
+    ds = xr.Dataset({"x": ("time", np.zeros(2))}, coords={"config": ((), held)})
+    ds.td.to_memmap(path)
+    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_times_out_of_range(path, chunked):
+    ds = xr.Dataset({"x": ("time", np.zeros(2)), "when": ("time", np.array(["1500-01-01", "2000-01-01"], "M8[s]"))})
+    with pytest.raises(OverflowError, match="'when' holds dates from 1500"):
+        (ds.chunk() if chunked else ds).td.to_memmap(path)
+    assert not path.exists()
+    assert beside(path) == []
+
+
+def test_what_no_tensordict_can_hold(path):
+    ds = xr.Dataset({"x": ("time", np.zeros(2)), "wide": ("time", np.zeros(2, "longdouble"))})
+    with pytest.raises(TypeError, match=r"'wide' cannot be written: torch has no dtype .*exclude=\['wide'\]"):
+        ds.td.to_memmap(path)

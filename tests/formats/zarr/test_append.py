@@ -1,0 +1,240 @@
+"""``append_dim=``: what stays true after each append, and what is refused before a byte is written."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+import zarr
+from tensordict import TensorDict
+
+import xarray_tensordict
+from written import assert_bare_tensordict_reads, assert_gives_back, content, era, reopened
+from xarray_tensordict.testing import assert_same_tensordict
+
+LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+KINDS = pytest.mark.parametrize("kind", ["zarr2", "zarr3", "h5"])
+
+
+def write(ds: xr.Dataset, path, kind: str, layout: str = "tensordict", **keywords) -> None:
+    if kind == "h5":
+        ds.td.to_h5(path, layout=layout, unlimited_dims=["time"], **keywords)
+    else:
+        ds.td.to_zarr(path, layout=layout, zarr_format=int(kind[-1]), **keywords)
+
+
+def append(ds: xr.Dataset, path, kind: str, dim: str = "time", **keywords) -> object:
+    return (ds.td.to_h5 if kind == "h5" else ds.td.to_zarr)(path, append_dim=dim, **keywords)
+
+
+@LAYOUTS
+@KINDS
+@pytest.mark.parametrize("chunked", [False, True])
+def test_everything_stays_true_after_each_of_several_appends(tmp_path, layout, kind, chunked):
+    path, whole = tmp_path / "a", era(6)
+    write(whole.isel(time=slice(0, 2)), path, kind, layout, chunks={"time": 2})
+    for start, stop in ((2, 3), (3, 6)):
+        part = whole.isel(time=slice(start, stop))
+        append(part.chunk(time=1) if chunked else part, path, kind)
+        expected = whole.isel(time=slice(0, stop))
+        assert_gives_back(path, expected)
+        lazy = xarray_tensordict.open_persistent(path)
+        assert_same_tensordict(lazy.to_tensordict(), expected.td.to_tensordict())
+        lazy.close()
+    if kind == "h5":
+        return
+    if layout == "tensordict":
+        assert_bare_tensordict_reads(path, whole)
+        nested = TensorDict.from_zarr(path)["next"]
+        assert nested.batch_size == torch.Size([6])
+    with xr.open_zarr(path, consolidated=True) as plain:
+        assert plain.sizes["time"] == 6
+        assert_values = plain["t2m"].values
+    np.testing.assert_array_equal(assert_values, whole["t2m"])
+
+
+@KINDS
+def test_with_compute_false_an_append_finishes_in_the_delayed(tmp_path, kind):
+    path, whole = tmp_path / "a", era(4)
+    write(whole.isel(time=slice(0, 2)), path, kind)
+    delayed = append(whole.isel(time=slice(2, 4)).chunk(time=1), path, kind, compute=False)
+    if kind != "h5":
+        with pytest.warns(UserWarning, match=r"append did not finish, and the rows 2:4 along 'time'"):
+            reopened(path)
+    delayed.compute()
+    assert_gives_back(path, whole)
+
+
+def test_an_append_that_died_is_told_refused_to_continue_and_completed_by_a_region(tmp_path):
+    path, whole = tmp_path / "a", era(4)
+    write(whole.isel(time=slice(0, 2)), path, "zarr3")
+    rest = whole.isel(time=slice(2, 4))
+    rest.chunk(time=1).td.to_zarr(path, append_dim="time", compute=False)  # and nobody computes it
+    before = content(path)
+    with pytest.raises(ValueError, match=r"append did not finish.*region=\{'time': slice\(2, 4\)\}"):
+        rest.td.to_zarr(path, append_dim="time")
+    assert content(path) == before
+    rest.td.to_zarr(path, region={"time": slice(2, 4)})
+    assert_gives_back(path, whole)
+    rest.assign_coords(time=rest["time"] + np.timedelta64(2, "D")).td.to_zarr(path, append_dim="time")
+    assert reopened(path).sizes["time"] == 6
+
+
+REFUSED = [
+    (lambda ds: ds.drop_vars("station"), "'station'"),
+    (lambda ds: ds.drop_vars("next/t2m"), "'next/t2m'"),
+    (lambda ds: ds.assign(more=("time", [1, 2])), "'more'.* are not there"),
+    (lambda ds: ds.assign(flag=((), 3)), "'flag'.* are not there"),
+    (lambda ds: ds.assign(done=ds["done"].astype("i8")), "'done' has dtype bool"),
+    (lambda ds: ds.assign(t2m=ds["t2m"].astype("f8")), "'t2m' has dtype float32"),
+    (lambda ds: ds.assign(run=ds["run"].astype("i4")), "'run' has dtype int64"),
+    (lambda ds: ds.rename(lat="latitude"), "dims"),
+    (lambda ds: ds.assign(t2m=ds["t2m"].transpose("lat", ...)), "dims"),
+    (lambda ds: ds.assign({"next/t2m": ds["next/t2m"].isel(time=0)}), "'next/t2m'"),
+    (lambda ds: ds.assign(when=ds["when"].astype("M8[ns]") + np.timedelta64(1, "ns")), "'when' has the resolution"),
+    (lambda ds: ds.isel(lon=slice(0, 2)), "size 3 along 'lon'"),
+    (lambda ds: ds.assign(mask=~ds["mask"]), "'mask' has no dim 'time'"),
+    (lambda ds: ds.assign_coords(lat=ds["lat"] + 1), "'lat' has no dim 'time'"),
+    (lambda ds: ds.assign(source=((), "another model")), "'source' has no dim 'time'"),
+    (lambda ds: ds.assign(t2m=ds["t2m"].assign_attrs(units="degC")), "'t2m' has the units 'K' there, found 'degC'"),
+    (lambda ds: ds.rename(time="day"), "append_dim='time' is no dim of the dataset"),
+]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("kind", ["zarr3", "h5"])
+def test_rows_that_do_not_fit_are_refused_before_a_byte_is_written(tmp_path, kind, chunked):
+    path = tmp_path / "a"
+    write(era(), path, kind)
+    before = content(path)
+    for change, message in REFUSED:
+        rows = change(era(2))
+        with pytest.raises(ValueError, match=message):
+            append(rows.chunk() if chunked else rows, path, kind)
+        assert content(path) == before, message
+
+
+@pytest.mark.parametrize("kind", ["zarr2", "h5"])
+def test_rows_that_do_not_fit_are_refused_with_layout_xarray_too(tmp_path, kind):
+    path = tmp_path / "a"
+    write(era(), path, kind, "xarray")
+    before = content(path)
+    for number in (0, 1, 4, 7, 10, 12, 15):
+        change, message = REFUSED[number]
+        with pytest.raises(ValueError, match=message.partition(" has the resolution")[0]):
+            append(change(era(2)), path, kind)
+        assert content(path) == before, message
+
+
+def test_strings_longer_than_those_of_the_store_are_refused(tmp_path):
+    for kind in ("zarr2", "zarr3"):
+        path = tmp_path / kind
+        ds = xr.Dataset({"x": ("time", [1.0]), "code": ("time", np.array(["ab"]))})
+        write(ds, path, kind)
+        with pytest.raises(ValueError, match="'code' has strings of at most"):
+            append(ds.assign(code=("time", np.array(["abc"]))), path, kind)
+        append(ds.assign(code=("time", np.array(["c"]))), path, kind)
+        assert reopened(path)["code"].values.tolist() == ["ab", "c"]
+
+
+def test_datasets_without_room_are_refused_with_a_way_out(tmp_path):
+    path = tmp_path / "a.h5"
+    era(2).td.to_h5(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"cannot grow along 'time'"):
+        era(2).td.to_h5(path, append_dim="time")
+    assert path.read_bytes() == before
+    # the way out
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        ds.td.to_h5(path, unlimited_dims=["time"])
+    era(4).isel(time=slice(2, 4)).td.to_h5(path, append_dim="time")
+    assert_gives_back(path, era(4))
+    with pytest.raises(ValueError, match="no dim 'level'"):
+        era(2).td.to_h5(path, unlimited_dims=["level"])
+    with pytest.raises(FileNotFoundError, match="no file to append to"):
+        era(2).td.to_h5(tmp_path / "none.h5", append_dim="time")
+
+
+@LAYOUTS
+def test_a_netcdf_dim_without_a_coordinate_grows(tmp_path, layout):
+    path = tmp_path / "a.nc"
+    ds = xr.Dataset({"x": (("time", "f"), np.arange(12.0).reshape(6, 2))})
+    write(ds.isel(time=slice(0, 4)), path, "h5", layout)
+    append(ds.isel(time=slice(4, 6)), path, "h5")
+    assert_gives_back(path, ds)
+    if layout == "xarray":
+        with xr.open_dataset(path, engine="h5netcdf") as plain:
+            xr.testing.assert_equal(plain, ds)
+
+
+# -- what plain xarray appends to our stores ---------------------------------------------------------------------------
+
+
+def flat(rows: int, start: int = 0, unit: str = "s") -> xr.Dataset:
+    time = pd.date_range("2000-01-01", periods=start + rows)[start:].as_unit(unit)
+    values = np.arange(start, start + rows, dtype="f4")
+    return xr.Dataset({"x": ("time", values), "done": ("time", values > 1)}, coords={"time": time})
+
+
+@LAYOUTS
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_a_plain_append_leaves_a_batch_that_is_inferred_from_the_arrays(tmp_path, layout, unit):
+    path = tmp_path / "a.zarr"
+    flat(3).td.to_zarr(path, layout=layout, consolidated=False)
+    flat(2, 3, unit).to_zarr(path, append_dim="time", consolidated=False)
+    # plain xarray rewrites the attributes of the group, and the record goes with them
+    assert "__tensordict__" not in zarr.open_group(path, mode="r").attrs
+    lost = layout == "tensordict" and unit != "ns"
+    if lost:
+        # xarray writes NaT, silently, where the units are nanoseconds and the resolution is another
+        with pytest.warns(UserWarning, match=r"the last values of \['time'\] are NaT"):
+            found = reopened(path)
+    else:
+        found = reopened(path)
+    assert found.td.batch_size == (5,)
+    np.testing.assert_array_equal(found["x"], flat(5)["x"])
+    if lost:
+        assert np.isnat(found["time"].values[3:]).all()
+        return
+    np.testing.assert_array_equal(found["time"].values.astype("M8[s]"), flat(5)["time"].values.astype("M8[s]"))
+
+
+def test_nested_groups_that_a_plain_append_did_not_grow_are_named(tmp_path):
+    path = tmp_path / "a.zarr"
+    ds = flat(3).assign({"next/x": ("time", np.arange(3.0))})
+    ds.td.to_zarr(path, consolidated=False)
+    flat(2, 3, "ns").to_zarr(path, append_dim="time", consolidated=False)
+    with pytest.warns(UserWarning, match=r"group '/next' has 3 rows along 'time' and the root has 5"):
+        found = reopened(path)
+    assert found["x"].shape == (5,)
+    assert found["next/x"].shape == (3,)
+
+
+def test_times_of_the_wrong_resolution_are_not_misread(tmp_path):
+    path = tmp_path / "a.zarr"
+    flat(3).td.to_zarr(path, consolidated=False)
+    late = flat(1, 3, "ns").assign_coords(time=flat(1, 3, "ns")["time"] + np.timedelta64(1, "ns"))
+    late.to_zarr(path, append_dim="time", consolidated=False)
+    assert reopened(path, drop_variables="time")["x"].shape == (4,)
+    with pytest.raises(ValueError, match="resolution"):
+        reopened(path)
+
+
+def test_a_record_that_others_left_behind_is_corrected_with_a_warning(tmp_path):
+    path = tmp_path / "a.zarr"
+    flat(3).td.to_zarr(path, consolidated=False)
+    for name in ("x", "done", "time"):
+        zarr.open_array(path / name, mode="r+").resize((5,))
+    with pytest.warns(UserWarning, match="batch size"):
+        found = reopened(path)
+    assert found["x"].shape == (5,)
+
+
+def test_a_copy_of_a_store_is_appended_to_by_itself(tmp_path):
+    write(era(2), tmp_path / "a", "zarr3")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    append(era(4).isel(time=slice(2, 4)), tmp_path / "b", "zarr3")
+    assert_gives_back(tmp_path / "a", era(2))
+    assert "__xarray_tensordict_incomplete__" not in zarr.open_group(tmp_path / "b", mode="r").attrs

@@ -1,0 +1,150 @@
+"""``region=``: a template is filled by many processes, and nothing but the region changes."""
+
+import subprocess
+import sys
+
+import dask.array
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from written import assert_gives_back, content, era, reopened
+
+LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
+
+
+@FORMATS
+@LAYOUTS
+@pytest.mark.parametrize("region", [{"time": slice(-3, -1)}, {"time": slice(1, 3)}, {"time": slice(1, -1)}])
+def test_bounds_may_be_negative(tmp_path, layout, zarr_format, region):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a", layout=layout, zarr_format=zarr_format)
+    part = ds[["t2m", "next/t2m"]].isel(time=slice(1, 3)) * 2
+    part.drop_vars(["lat", "lon", "height", "run"], errors="ignore").td.to_zarr(tmp_path / "a", region=region)
+    found = reopened(tmp_path / "a")
+    for name in ("t2m", "next/t2m"):
+        expected = ds[name].values.copy()
+        expected[1:3] *= 2
+        np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("region", "rows"), [({"time": slice(None, 2)}, slice(0, 2)), ({"time": slice(2, None)}, slice(2, 4))]
+)
+def test_bounds_may_be_left_out(tmp_path, region, rows):
+    ds = era()
+    (ds.copy(deep=True)).td.to_zarr(tmp_path / "a")
+    ds.isel(time=rows).assign(done=ds["done"].isel(time=rows) ^ True).td.to_zarr(tmp_path / "a", region=region)
+    expected = ds["done"].values.copy()
+    expected[rows] ^= True
+    np.testing.assert_array_equal(reopened(tmp_path / "a")["done"], expected)
+
+
+def test_a_region_of_two_dims_is_a_block(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    part = ds[["t2m"]].isel(time=slice(1, 3), lat=slice(0, 1)) * 0
+    part.td.to_zarr(tmp_path / "a", region={"time": slice(1, 3), "lat": "auto"})
+    expected = ds["t2m"].values.copy()
+    expected[1:3, :1] = 0
+    np.testing.assert_array_equal(reopened(tmp_path / "a")["t2m"], expected)
+
+
+def test_variables_without_the_dims_of_the_region_are_refused_if_they_differ(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    before = content(tmp_path / "a")
+    for change, name in (
+        (lambda part: part.assign(mask=~part["mask"]), "mask"),
+        (lambda part: part.assign(source=((), "other")), "source"),
+        (lambda part: part.assign_coords(height=3.0), "height"),
+    ):
+        with pytest.raises(ValueError, match=f"'{name}' has none of the dims of the region"):
+            change(ds.isel(time=slice(0, 2))).td.to_zarr(tmp_path / "a", region={"time": slice(0, 2)})
+    assert content(tmp_path / "a") == before
+
+
+def test_a_dim_without_a_coordinate_is_not_guessed(tmp_path):
+    ds = xr.Dataset({"x": ("t", np.arange(4.0))})
+    ds.td.to_zarr(tmp_path / "a")
+    with pytest.raises(ValueError, match="'t' has none"):
+        ds.isel(t=slice(2, 4)).td.to_zarr(tmp_path / "a", region="auto")
+    (ds * 2).td.to_zarr(tmp_path / "a", region="auto")
+    np.testing.assert_array_equal(reopened(tmp_path / "a")["x"], ds["x"] * 2)
+
+
+WRITER = """
+import sys, numpy as np, xarray as xr, warnings
+import xarray_tensordict
+path, start = sys.argv[1], int(sys.argv[2])
+rows = np.arange(start, start + 5)
+part = xr.Dataset({"x": (("time", "f"), np.repeat(rows[:, None], 3, 1).astype("f4")), "next/n": ("time", rows)},
+                  coords={"time": rows})
+part.td.to_zarr(path, region=sys.argv[3] if sys.argv[3] == "auto" else {"time": slice(start, start + 5)})
+"""
+
+
+@pytest.mark.slow
+@LAYOUTS
+@pytest.mark.parametrize("region", ["auto", "slice"])
+def test_independent_processes_fill_a_template(tmp_path, layout, region):
+    path = tmp_path / "a.zarr"
+    template = xr.Dataset(
+        {
+            "x": (("time", "f"), dask.array.zeros((20, 3), chunks=(5, 3), dtype="f4")),
+            "next/n": ("time", dask.array.zeros(20, chunks=5, dtype="i8")),
+        },
+        coords={"time": np.arange(20)},
+    )
+    template.td.to_zarr(path, layout=layout, compute=False)
+    with pytest.warns(UserWarning, match="not complete"):
+        empty = reopened(path)
+    assert np.isnan(empty["x"]).all()
+    assert (empty["next/n"] == 0).all()
+    running = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(start), region]) for start in range(0, 20, 5)
+    ]
+    assert [process.wait(300) for process in running] == [0] * 4
+    rows = np.arange(20)
+    assert_gives_back(
+        path,
+        xr.Dataset(
+            {"x": (("time", "f"), np.repeat(rows[:, None], 3, 1).astype("f4")), "next/n": ("time", rows)},
+            coords={"time": rows},
+        ),
+    )
+    assert "__xarray_tensordict_incomplete__" not in zarr.open_group(path, mode="r").attrs
+
+
+def test_a_region_leaves_the_metadata_of_a_whole_store_as_it_is(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a", chunks={"time": 2})
+    before = content(tmp_path / "a")
+    part = ds[["t2m"]].isel(time=slice(0, 2)) + 1
+    part.chunk(time=1).td.to_zarr(tmp_path / "a", region="auto", compute=False).compute()
+    after = content(tmp_path / "a")
+    assert {name for name in after if after[name] != before.get(name)} == {"t2m/c/0/0/0"}
+
+
+def test_rows_with_other_labels_than_the_place_they_are_written_to_are_refused(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    before = content(tmp_path / "a")
+    later = ds[["t2m"]].isel(time=slice(2, 4))
+    with pytest.raises(ValueError, match=r"'time' are not those that the store has in the region 0:2.*region='auto'"):
+        later.td.to_zarr(tmp_path / "a", region={"time": slice(0, 2)})
+    assert content(tmp_path / "a") == before
+    later.drop_vars("time").td.to_zarr(tmp_path / "a", region={"time": slice(0, 2)})
+    np.testing.assert_array_equal(reopened(tmp_path / "a")["t2m"][:2], ds["t2m"][2:4])
+
+
+def test_a_new_variable_does_not_give_other_labels_to_the_rows_that_are_there(tmp_path):
+    ds = era()
+    ds.td.to_zarr(tmp_path / "a")
+    before = content(tmp_path / "a")
+    shifted = ds[["t2m"]].rename(t2m="q").assign_coords(time=ds["time"] + np.timedelta64(3, "D"))
+    with pytest.raises(ValueError, match=r"'time' are not those that the store has, and .*'t2m'"):
+        shifted.td.to_zarr(tmp_path / "a", mode="a")
+    assert content(tmp_path / "a") == before

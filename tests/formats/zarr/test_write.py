@@ -1,0 +1,966 @@
+"""Writing zarr stores: what bare tensordict and bare xarray see, and what this package gives back."""
+
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import cftime
+import dask
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+import zarr
+from dask.delayed import Delayed
+from hypothesis import HealthCheck, given, settings
+from tensordict import TensorDict
+
+import generated
+import xarray_tensordict
+from written import assert_bare_tensordict_reads, assert_gives_back, dtypes, era, reopened
+from xarray_tensordict.testing import assert_same_tensordict
+from xarray_tensordict.writing.replacing import replaced
+
+FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
+LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.zarr"
+
+
+# -- what is seen ------------------------------------------------------------------------------------------------------
+
+
+@FORMATS
+def test_bare_tensordict_sees_batch_size_names_and_all_batched_entries(path, zarr_format):
+    era().td.to_zarr(path, zarr_format=zarr_format)
+    td = TensorDict.from_zarr(path)
+    assert td.batch_size == torch.Size([4])
+    assert td.names == ["time"]
+    assert td["t2m"].dtype == torch.float32
+    assert td["next", "t2m"].shape == (4, 2, 3)
+    assert td["done"].dtype == torch.bool
+    assert td["station"] == ["Åse", "", "Bø", "Oslo"]
+    assert td[2]["station"] == "Bø"
+    assert td["source"] == "a model"
+    assert td["when"].tolist() == [day * 86_400 * 10**9 for day in range(4)]
+    assert set(td.keys()) == {"t2m", "next", "station", "when", "source", "done", "time", "run", "_unbatched"}
+    assert td[0]["next"].batch_size == torch.Size([])
+
+
+@FORMATS
+def test_bare_tensordict_keeps_what_it_shows_as_one_entry(path, tmp_path, zarr_format):
+    ds = era()
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    TensorDict.from_zarr(path).to_zarr(tmp_path / "again.zarr").close()
+    again = reopened(tmp_path / "again.zarr")
+    np.testing.assert_array_equal(again["mask"], ds["mask"])
+    assert "lat" in again.coords
+    assert again["height"].item() == 2.0
+
+
+@FORMATS
+def test_plain_xarray_sees_the_batched_variables_of_the_root(path, zarr_format):
+    ds = era()
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    with xr.open_zarr(path) as found:
+        assert found["t2m"].dims == ("time", "lat", "lon")
+        np.testing.assert_array_equal(found["t2m"], ds["t2m"])
+        np.testing.assert_array_equal(found["time"], ds["time"])
+        assert list(found["station"].values) == list(ds["station"].values)
+        assert set(found.coords) == {"time", "run"}
+
+
+@FORMATS
+def test_plain_xarray_reads_all_of_the_root_with_layout_xarray(path, zarr_format):
+    ds = era()
+    ds.td.to_zarr(path, layout="xarray", zarr_format=zarr_format)
+    with xr.open_zarr(path) as found:
+        xr.testing.assert_identical(found.load(), ds.drop_vars("next/t2m"))
+    with xr.open_zarr(path, group="next") as found:
+        np.testing.assert_array_equal(found["t2m"], ds["next/t2m"])
+
+
+@LAYOUTS
+@FORMATS
+def test_it_comes_back_as_it_was(path, layout, zarr_format):
+    ds = era()
+    ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    if layout == "tensordict":
+        assert dtypes(reopened(path)) == dtypes(ds)
+
+
+# -- any Dataset -------------------------------------------------------------------------------------------------------
+
+PROPERTY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FORMATS
+@PROPERTY
+@given(ds=generated.datasets())
+def test_any_dataset_comes_back_and_bare_tensordict_reads_it(zarr_format, ds):
+    with tempfile.TemporaryDirectory() as folder:
+        ds.td.to_zarr(f"{folder}/x.zarr", zarr_format=zarr_format)
+        assert_gives_back(f"{folder}/x.zarr", ds, nested=True)
+        assert dtypes(reopened(f"{folder}/x.zarr", nested=True)) == dtypes(ds)
+        assert_bare_tensordict_reads(f"{folder}/x.zarr", ds)
+
+
+@FORMATS
+@PROPERTY
+@given(ds=generated.datasets())
+def test_any_dataset_comes_back_with_layout_xarray(zarr_format, ds):
+    with tempfile.TemporaryDirectory() as folder:
+        ds.td.to_zarr(f"{folder}/x.zarr", layout="xarray", zarr_format=zarr_format)
+        assert_gives_back(f"{folder}/x.zarr", ds, nested=True)
+
+
+@PROPERTY
+@given(ds=generated.datasets())
+def test_any_dataset_is_appended_as_it_would_be_written_at_once(ds):
+    # the batch of a part without rows may be another
+    ds = ds.td.set_batch_dims(ds.td.batch_dims)
+    rows = ds.sizes["time"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/x.zarr"
+        ds.isel(time=slice(0, rows // 2)).td.to_zarr(path)
+        ds.isel(time=slice(rows // 2, None)).td.to_zarr(path, append_dim="time")
+        xr.testing.assert_identical(reopened(path, nested=True), ds.load())
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@FORMATS
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_every_resolution(path, layout, zarr_format, unit):
+    ds = xr.Dataset(
+        {
+            "x": ("time", [1.0, 2.0, 3.0]),
+            "when": ("time", np.array(["1999-12-31T23:59:59", "NaT", "2262-01-01"], f"M8[{unit}]")),
+            "lag": ("time", np.array([1, "NaT", -5], f"m8[{unit}]")),
+        },
+        coords={"time": np.array(["2000-01-01", "2000-01-02", "2000-01-03"], f"M8[{unit}]")},
+    )
+    ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    if layout == "tensordict":
+        assert dtypes(reopened(path)) == dtypes(ds)
+        assert TensorDict.from_zarr(path)["when"][1] == -(2**63)
+        assert reopened(path, decode_times=False)["when"].dtype == "int64"
+
+
+def test_times_of_a_resolution_can_be_written_on_plainly(path, tmp_path):
+    """xarray would make NaT of ``datetime64[s]`` with the units in nanoseconds that the store has."""
+    ds = xr.Dataset({"x": ("time", [1.0, 2.0])}, coords={"time": np.array(["2000-01-01", "2000-01-02"], "M8[s]")})
+    ds.td.to_zarr(path)
+    reopened(path).isel(time=[1]).to_zarr(tmp_path / "part.zarr", consolidated=False)
+    assert reopened(tmp_path / "part.zarr")["time"].values == np.datetime64("2000-01-02")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(["3000-01-01", "2000-01-01"], "M8[s]"),
+        np.array(["2000-01-01", "1000-01-01"], "M8[us]"),
+        np.array([400 * 365 * 86_400, 0], "m8[s]"),
+    ],
+    ids=["late", "early", "long"],
+)
+def test_times_that_nanoseconds_cannot_hold_are_refused_by_name(path, values, chunked):
+    ds = xr.Dataset({"x": ("time", [1.0, 2.0]), "event": ("time", values)})
+    with pytest.raises(ValueError, match=r"'event' holds .*layout='xarray'"):
+        (ds.chunk(time=1) if chunked else ds).td.to_zarr(path)
+    assert not path.exists()
+
+
+def test_dates_of_another_calendar_are_refused_by_name_or_kept_by_xarray(path):
+    dates = np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in (1, 2)])
+    ds = xr.Dataset({"x": ("time", [1.0, 2.0]), "event": ("time", dates)})
+    with pytest.raises(ValueError, match=r"'event' holds cftime dates.*layout='xarray'"):
+        ds.td.to_zarr(path)
+    assert not path.exists()
+    ds.td.to_zarr(path, layout="xarray")
+    xr.testing.assert_identical(reopened(path), ds)
+
+
+# -- strings and objects -----------------------------------------------------------------------------------------------
+
+
+@FORMATS
+def test_python_objects_are_stored_as_json(path, zarr_format):
+    ds = xr.Dataset(
+        {
+            "x": ("time", [1.0, 2.0]),
+            "config": ((), np.array({"lr": 0.1, "layers": [1, 2], "note": None}, object)),
+            "mixed": ("time", np.array([None, 3], object)),
+            "info": ("time", np.array([{"a": 1}, [1, 2]], object)),
+        }
+    )
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    td = TensorDict.from_zarr(path)
+    assert td["config"] == {"lr": 0.1, "layers": [1, 2], "note": None}
+    assert td["mixed"] == [None, 3]
+    assert td[1]["info"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, (1, 2), {1: "a"}, object(), 1j], ids=["set", "tuple", "int key", "object", "complex"]
+)
+def test_what_json_would_change_is_refused_by_name_and_never_pickled(path, value):
+    held = np.empty((), object)
+    held[()] = value
+    with pytest.raises(TypeError, match=r"'config'.*JSON"):
+        xr.Dataset({"x": ("time", [1.0, 2.0]), "config": ((), held)}).td.to_zarr(path)
+    assert not path.exists()
+
+
+def test_ragged_rows_are_refused_with_the_way_out(path):
+    rows = np.empty(2, object)
+    rows[0], rows[1] = np.arange(2), np.arange(3)
+    with pytest.raises(TypeError, match=r"'jpeg'.*to_h5"):
+        xr.Dataset({"jpeg": ("row", rows)}).td.to_zarr(path)
+
+
+@FORMATS
+def test_strings_keep_their_kind(path, zarr_format):
+    ds = xr.Dataset(
+        {
+            "x": ("row", [1.0, 2.0]),
+            "fixed": ("row", np.array(["ab", "blåbær"])),
+            "bytes": ("row", np.array([b"ab", b"c"])),
+            "single": ("col", np.array([b"p", b"q", b"r"])),
+            "as_objects": ("row", np.array([b"p", b"q"], object)),
+            "labels": ("col", np.array(["p", "q", "r"])),
+            "codes": (("row", "col"), np.array([["a", "b", "c"], ["d", "e", "f"]])),
+        }
+    )
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    kinds = {name: v.dtype.kind for name, v in reopened(path).data_vars.items()}
+    assert kinds == {name: v.dtype.kind for name, v in ds.data_vars.items()} | {"as_objects": "S"}
+    td = TensorDict.from_zarr(path)
+    assert td["bytes"] == [b"ab", b"c"]
+    assert td["codes"] == [["a", "b", "c"], ["d", "e", "f"]]
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_torch_dtypes_come_back_bit_for_bit(path, tmp_path):
+    td = TensorDict({"w": torch.tensor([1.0, 2.5, -3.0]).to(torch.bfloat16), "lat": torch.ones(3)}, [3], names=["row"])
+    ds = xarray_tensordict.to_dataset(td)
+    for layout in ("tensordict", "xarray"):
+        ds.td.to_zarr(tmp_path / layout, layout=layout)
+        again = reopened(tmp_path / layout)
+        assert again.td.to_tensordict()["w"].dtype == torch.bfloat16
+        assert torch.equal(again.td.to_tensordict()["w"], td["w"])
+
+
+@FORMATS
+def test_packed_values_are_written_decoded(path, tmp_path, zarr_format):
+    packed = xr.Dataset({"sst": ("time", [10.0, 15.0, np.nan])})
+    packed["sst"].encoding = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999}
+    packed.to_netcdf(tmp_path / "packed.nc", engine="h5netcdf")
+    with xr.open_dataset(tmp_path / "packed.nc", engine="tensordict") as ds:
+        ds.td.to_zarr(path, zarr_format=zarr_format)
+        xr.testing.assert_identical(reopened(path), ds.load())
+    assert zarr.open_array(path / "sst").dtype.kind == "f"
+    assert TensorDict.from_zarr(path)["sst"][:2].tolist() == [10.0, 15.0]
+    with pytest.raises(ValueError, match=r"'sst'.*layout='xarray'"):
+        packed.td.to_zarr(tmp_path / "no.zarr", encoding={"sst": {"scale_factor": 0.5}})
+    packed.td.to_zarr(tmp_path / "kept.zarr", layout="xarray", zarr_format=zarr_format)
+    assert zarr.open_array(tmp_path / "kept.zarr" / "sst").dtype == "int16"
+    xr.testing.assert_identical(reopened(tmp_path / "kept.zarr"), packed)
+
+
+@FORMATS
+def test_big_endian_values_are_read_by_bare_tensordict(path, zarr_format):
+    ds = xr.Dataset({"x": ("row", np.array([1, 256], ">i4"))})
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    assert TensorDict.from_zarr(path)["x"].tolist() == [1, 256]
+
+
+@FORMATS
+@LAYOUTS
+def test_batch_dims_that_do_not_lead_come_back_in_their_place(path, zarr_format, layout):
+    ds = xr.Dataset(
+        {
+            "x": (("lat", "time", "env"), np.arange(24).reshape(2, 3, 4)),
+            "y": (("env", "time"), np.arange(12).reshape(4, 3)),
+        }
+    ).td.set_batch_dims(["time", "env"])
+    ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    if layout == "tensordict":
+        assert_bare_tensordict_reads(path, ds)
+        part = xr.open_dataset(path, engine="tensordict")["x"].isel(lat=1, env=[3, 0])
+        np.testing.assert_array_equal(part, ds["x"].isel(lat=1, env=[3, 0]))
+
+
+def test_a_made_up_batch_dim_is_not_taken_for_another_of_the_same_size(path):
+    ds = xr.Dataset({"x": (("batch_0", "dim_3"), np.zeros((3, 3))), "table": (("dim_3", "dim_2"), np.zeros((3, 2)))})
+    assert ds.td.batch_dims == ("batch_0",)
+    ds.td.to_zarr(path)
+    assert_gives_back(path, ds)
+    assert TensorDict.from_zarr(path).names == [None]
+
+
+@FORMATS
+def test_text_in_any_memory_order_comes_back(path, zarr_format):
+    """zarr itself writes text that is not in C order wrongly."""
+    text = np.array([["a", "b", "c"], ["d", "e", "f"]], object)
+    ds = xr.Dataset({"s": (("row", "col"), np.asfortranarray(text)), "t": (("row", "col"), text.reshape(3, 2).T)})
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+    ds.td.to_zarr(path, append_dim="row")
+    np.testing.assert_array_equal(reopened(path)["t"].values[2:], ds["t"].values)
+    ds.chunk(row=1).td.to_zarr(path, mode="w", layout="xarray", zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+
+
+def test_repeated_dims_come_back(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ds = xr.Dataset({"cov": (("time", "site", "site"), np.arange(18.0).reshape(2, 3, 3)), "m": ("time", [1, 2])})
+        ds.td.to_zarr(path)
+        found = reopened(path)
+    assert found["cov"].dims == ("time", "site", "site")
+    np.testing.assert_array_equal(found["cov"].values, ds["cov"].values)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@FORMATS
+def test_awkward_names_come_back(path, layout, zarr_format):
+    names = ["air temp", "wind.speed", "metatime", "tail ", "størrelse", "keys", "a/b c/d.e"]
+    ds = xr.Dataset({name: ("row no.", [number, number + 0.5]) for number, name in enumerate(names)})
+    ds = ds.assign_coords({"run id": ("row no.", [1, 2]), "a/run id": ("row no.", [3, 4])})
+    ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    assert_gives_back(path, ds)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a/b"], "claim one path"),
+        (["a//b"], "part of a path"),
+        (["/a"], "part of a path"),
+        (["a/.."], "part of a path"),
+        (["zarr.json"], "part of a path"),
+        (["_unbatched"], "rename it"),
+        (["_unbatched/a"], "rename it"),
+    ],
+)
+def test_names_that_no_path_can_have_are_refused(path, names, message):
+    with pytest.raises(ValueError, match=message):
+        xr.Dataset({name: ("row", [1.0, 2.0]) for name in names}).td.to_zarr(path)
+    assert not path.exists()
+
+
+def test_a_multiindex_is_refused_before_the_target_is_touched(path):
+    before = xr.Dataset({"y": ("point", np.arange(4.0))})
+    before.td.to_zarr(path)
+    index = pd.MultiIndex.from_product([[0, 1], [0, 1]], names=["run", "step"])
+    stacked = before.assign_coords(xr.Coordinates.from_pandas_multiindex(index, "point"))
+    with pytest.raises(NotImplementedError, match="'point'"):
+        stacked.td.to_zarr(path, mode="w")
+    assert_gives_back(path, before)
+    stacked.reset_index("point").td.to_zarr(path, mode="w")
+    assert reopened(path).set_index(point=["run", "step"]).identical(stacked.load())
+
+
+@FORMATS
+def test_clashing_dims_of_nested_groups_have_local_names_in_the_store(path, tmp_path, zarr_format):
+    root = zarr.open_group(tmp_path / "demos.zarr", mode="w", zarr_format=zarr_format)
+    for number, rows in enumerate((3, 5)):
+        root.create_array(f"data/demo_{number}/obs", data=np.arange(rows * 2.0).reshape(rows, 2))
+        root.create_array(f"data/demo_{number}/reward", data=np.arange(float(rows)))
+    ds = reopened(tmp_path / "demos.zarr", nested=True)
+    assert "data.demo_0.batch_0" in ds.dims
+    ds.td.to_zarr(path, zarr_format=zarr_format)
+    assert_gives_back(path, ds, nested=True)
+    assert reopened(path, group="data/demo_1")["obs"].dims == ("batch_0", "dim_2")
+    td = TensorDict.from_zarr(path)
+    assert td["data", "demo_0"].batch_size == torch.Size([3])
+
+
+def test_nested_groups_may_have_a_longer_batch(path):
+    ds = xr.Dataset({"x": ("time", np.zeros(6)), "agents/obs": (("time", "agent", "f"), np.zeros((6, 2, 3)))})
+    ds.attrs["tensordict_batch_dims"] = json.dumps({"": ["time"], "agents": ["time", "agent"]})
+    ds.td.to_zarr(path)
+    assert_gives_back(path, ds)
+    assert TensorDict.from_zarr(path)["agents"].batch_size == torch.Size([6, 2])
+
+
+def test_markers_that_plain_xarray_shows_are_made_anew(path, tmp_path):
+    era().td.to_zarr(path)
+    with xr.open_zarr(path) as shown:
+        assert shown.attrs["__tensordict__"]["batch_size"] == [4]
+        part = shown.drop_vars("_unbatched").isel(time=slice(0, 2)).load()
+    part.td.to_zarr(tmp_path / "part.zarr")
+    assert TensorDict.from_zarr(tmp_path / "part.zarr").batch_size == torch.Size([2])
+    part.td.to_zarr(tmp_path / "plain.zarr", layout="xarray")
+    assert "__tensordict__" not in zarr.open_group(tmp_path / "plain.zarr").attrs
+
+
+# -- modes and safety --------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_target_is_refused_unless_the_mode_says_what_becomes_of_it(path):
+    era().td.to_zarr(path)
+    with pytest.raises(FileExistsError, match=r"mode='w'"):
+        era(2).td.to_zarr(path)
+    with pytest.raises(FileExistsError):
+        era(2).td.to_zarr(path, mode="w-")
+    assert_gives_back(path, era())
+    era(2).td.to_zarr(path, mode="w")
+    assert_gives_back(path, era(2))
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def test_a_folder_that_is_no_store_is_never_replaced(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="no zarr store"):
+        era().td.to_zarr(tmp_path / "notes", mode="w")
+    assert (tmp_path / "notes" / "thesis.txt").exists()
+
+
+def test_a_write_that_fails_leaves_the_old_store_whole_and_nothing_beside_it(path):
+    ds = era()
+    ds.td.to_zarr(path)
+    broken = ds.copy()
+    broken["t2m"] = ds["t2m"].copy(
+        data=dask.array.map_blocks(_fail, dask.array.from_array(ds["t2m"].values), dtype="f4")
+    )
+    with pytest.raises(RuntimeError, match="half way"):
+        broken.td.to_zarr(path, mode="w")
+    assert_gives_back(path, ds)
+    with pytest.raises(TypeError):
+        ds.assign_attrs(bad=object()).td.to_zarr(path, mode="w")
+    assert_gives_back(path, ds)
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def _fail(block: np.ndarray) -> np.ndarray:
+    if block.size:
+        raise RuntimeError("half way")
+    return block
+
+
+def test_what_is_beside_is_removed_and_links_are_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    os.symlink(tmp_path / "real", tmp_path / "link")
+    with replaced(tmp_path / "link") as beside:
+        beside.mkdir()
+        (beside / "new").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert [child.name for child in (tmp_path / "real").iterdir()] == ["new"]
+    with pytest.raises(FileNotFoundError), replaced(tmp_path / "real") as beside:
+        (beside / "half" / "way").mkdir()
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["link", "real"]
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+def test_a_local_store_can_be_written_onto_itself(path, chunks):
+    era().td.to_zarr(path)
+    with xr.open_dataset(path, engine="tensordict", chunks=chunks) as ds:
+        ds.assign(t2m=ds["t2m"] + 1).td.to_zarr(path, mode="w")
+    np.testing.assert_array_equal(reopened(path)["t2m"], era()["t2m"] + 1)
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize("compute", [True, False])
+def test_other_stores_are_not_written_onto_themselves(chunks, compute):
+    store = zarr.storage.MemoryStore()
+    era().td.to_zarr(store)
+    ds = xr.open_dataset(store, engine="tensordict", chunks=chunks)
+    changed = ds.assign(t2m=ds["t2m"] + 1) if chunks is not None else ds
+    with pytest.raises(ValueError, match="read lazily from the store"):
+        changed.td.to_zarr(store, mode="w", compute=compute)
+    assert_gives_back(store, era())
+
+
+def test_a_local_store_is_not_written_onto_itself_later(path):
+    era().td.to_zarr(path)
+    ds = xr.open_dataset(path, engine="tensordict", chunks={})
+    with pytest.raises(ValueError, match="read lazily from the store"):
+        ds.td.to_zarr(path, mode="w", compute=False)
+    assert_gives_back(path, era())
+
+
+# -- chunks, codecs, encodings -----------------------------------------------------------------------------------------
+
+
+def test_chunks_shards_and_compressors_go_through(path):
+    codec = zarr.codecs.BloscCodec(cname="lz4", clevel=3)
+    era().td.to_zarr(path, chunks={"time": 2}, shards={"time": 4}, compressors=codec)
+    array = zarr.open_array(path / "t2m")
+    assert array.chunks == (2, 2, 3)
+    assert array.shards == (4, 2, 3)
+    assert isinstance(array.compressors[0], zarr.codecs.BloscCodec)
+    assert zarr.open_array(path / "next" / "t2m").chunks == (2, 2, 3)
+    assert_gives_back(path, era())
+
+
+@FORMATS
+def test_encoding_goes_through_by_the_names_of_the_dataset(path, zarr_format):
+    era().td.to_zarr(path, encoding={"next/t2m": {"chunks": (1, 1, 3), "dtype": "float16"}}, zarr_format=zarr_format)
+    assert zarr.open_array(path / "next" / "t2m").chunks == (1, 1, 3)
+    assert TensorDict.from_zarr(path)["next", "t2m"].dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"chunks": {"level": 2}}, "no dim 'level'"),
+        ({"chunks": {"time": 0}}, "at least 1"),
+        ({"chunks": {"time": 2}, "shards": {"time": 3}}, "multiple of the chunk size"),
+        ({"encoding": {"nothing": {}}}, "no variable 'nothing'"),
+        ({"encoding": {"t2m": {"zlib": True}}}, "zlib"),
+        ({"encoding": {"t2m": {"dtype": "int8"}}}, "'t2m'"),
+        ({"layout": "hdf5"}, "layout"),
+        ({"mode": "r"}, "mode"),
+        ({"zarr_format": 1}, "zarr_format"),
+    ],
+)
+def test_invalid_options_raise_and_leave_nothing(path, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        era().td.to_zarr(path, **keywords)
+    assert not path.exists()
+
+
+@LAYOUTS
+@pytest.mark.parametrize("source", ["zarr2", "zarr3", "netcdf"])
+@FORMATS
+def test_stale_encodings_never_fail_a_write(path, tmp_path, layout, source, zarr_format):
+    if source == "netcdf":
+        era().td.to_h5(tmp_path / "a.nc", layout="xarray", encoding={"t2m": {"zlib": True, "chunksizes": (3, 2, 3)}})
+    else:
+        era().td.to_zarr(tmp_path / "a.nc", layout="xarray", zarr_format=int(source[-1]), chunks={"time": 3})
+    with xr.open_dataset(tmp_path / "a.nc", engine="tensordict", chunks={"time": 3}) as ds:
+        part = ds.isel(time=slice(1, None))
+        part.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+        assert_gives_back(path, part)
+
+
+@pytest.mark.parametrize("chunks", [(1, 5, 2, 4), (5, 5, 2), (3, 3, 3, 3), (12,)])
+@pytest.mark.parametrize("stored", [None, {"t": 4}, {"t": 5, "f": 1}])
+def test_chunks_of_dask_that_do_not_fit_are_aligned(path, chunks, stored):
+    values = np.arange(24).reshape(12, 2)
+    ds = xr.Dataset({"x": (("t", "f"), dask.array.from_array(values).rechunk((chunks, (1, 1))))})
+    with dask.config.set(scheduler="threads", num_workers=4):
+        ds.td.to_zarr(path, chunks=stored)
+    np.testing.assert_array_equal(zarr.open_array(path / "x")[...], values)
+    if stored:
+        assert zarr.open_array(path / "x").chunks[0] == stored["t"]
+
+
+# -- append ------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@FORMATS
+@pytest.mark.parametrize("chunked", [False, True])
+def test_append_grows_every_group_and_all_records(path, layout, zarr_format, chunked):
+    whole = era(6)
+    whole.isel(time=slice(0, 3)).td.to_zarr(path, layout=layout, zarr_format=zarr_format, chunks={"time": 2})
+    rest = whole.isel(time=slice(3, None))
+    (rest.chunk(time=2) if chunked else rest).td.to_zarr(path, append_dim="time")
+    assert_gives_back(path, whole)
+    if layout == "tensordict":
+        td = TensorDict.from_zarr(path)
+        assert td.batch_size == td["next"].batch_size == torch.Size([6])
+        assert td[5]["station"] == "b"
+        assert_bare_tensordict_reads(path, whole)
+    with xr.open_zarr(path, consolidated=True) as found:
+        assert found.sizes["time"] == 6
+
+
+def test_append_along_another_dim_than_the_batch_grows_what_is_kept_as_json(path):
+    whole = era()
+    whole.isel(lon=slice(0, 2)).td.to_zarr(path)
+    whole.isel(lon=slice(2, None)).td.to_zarr(path, append_dim="lon")
+    assert_gives_back(path, whole)
+
+
+@FORMATS
+def test_append_to_a_store_that_tensordict_wrote(path, zarr_format):
+    td = TensorDict({"obs": torch.arange(6.0).reshape(3, 2), "next": {"obs": torch.ones(3, 2)}}, [3])
+    td.to_zarr(path).close()
+    more = reopened(path).isel(batch_0=slice(0, 2))
+    more.td.to_zarr(path, append_dim="batch_0")
+    found = TensorDict.from_zarr(path)
+    assert found.batch_size == torch.Size([5])
+    assert torch.equal(found["obs"], torch.cat([td["obs"], td["obs"][:2]]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ds: ds.drop_vars("station"), "'station'"),
+        (lambda ds: ds.drop_vars("next/t2m"), "'next/t2m'"),
+        (lambda ds: ds.assign(more=("time", [1, 2])), "'more'"),
+        (lambda ds: ds.assign(done=ds["done"].astype("i8")), "'done' has dtype bool"),
+        (lambda ds: ds.assign(t2m=ds["t2m"].astype("f8")), "'t2m' has dtype float32"),
+        (lambda ds: ds.rename(lat="latitude"), "dims"),
+        (lambda ds: ds.assign(t2m=ds["t2m"].transpose("lat", ...)), "dims"),
+        (lambda ds: ds.assign(when=ds["when"].astype("M8[ns]") + np.timedelta64(1, "ns")), "'when' has the resolution"),
+        (lambda ds: ds.isel(lon=slice(0, 2)), "size 3 along 'lon'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_before_a_byte_is_written(path, change, message):
+    era().td.to_zarr(path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match=message):
+        change(era(2)).td.to_zarr(path, append_dim="time")
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_times_between_the_units_of_a_store_are_not_rounded(path):
+    whole = xr.Dataset({"x": ("time", np.arange(3.0))}, coords={"time": pd.date_range("2000", periods=3, freq="D")})
+    whole.to_zarr(path, consolidated=False)
+    late = whole.isel(time=[2]).assign_coords(time=whole["time"].values[[2]] + np.timedelta64(5, "h"))
+    with pytest.raises(ValueError, match="'days since"):
+        late.td.to_zarr(path, append_dim="time")
+    whole.isel(time=[2]).td.to_zarr(path, append_dim="time")
+    assert reopened(path)["time"].values[-1] == whole["time"].values[-1]
+
+
+def test_longer_strings_are_not_cut(path):
+    ds = xr.Dataset({"x": ("row", [1.0]), "code": ("row", np.array(["ab"]))})
+    ds.td.to_zarr(path)
+    with pytest.raises(ValueError, match="'code' has strings of at most"):
+        ds.assign(code=("row", np.array(["abc"]))).td.to_zarr(path, append_dim="row")
+
+
+# -- region ------------------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@FORMATS
+@pytest.mark.parametrize("region", [{"time": slice(1, 3)}, "auto", {"time": "auto"}])
+def test_a_region_is_written_and_nothing_else(path, layout, zarr_format, region):
+    ds = era()
+    ds.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    changed = ds.copy(deep=True)
+    changed["t2m"] = changed["t2m"] + 100
+    changed["next/t2m"] = changed["next/t2m"] + 100
+    changed["station"] = ("time", np.array(["w", "x", "y", "z"], object))
+    expected = xr.concat(
+        [ds.isel(time=[0]), changed.isel(time=slice(1, 3)), ds.isel(time=[3])], "time", data_vars="minimal"
+    )
+    changed.isel(time=slice(1, 3)).td.to_zarr(path, region=region)
+    found = reopened(path)
+    for name in ("t2m", "next/t2m", "station", "time", "mask"):
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    if layout == "tensordict":
+        assert TensorDict.from_zarr(path)["next", "t2m"][1, 0, 0] == changed["next/t2m"][1, 0, 0].item()
+
+
+@pytest.mark.parametrize(
+    ("change", "region", "message"),
+    [
+        (lambda ds: ds, {"time": slice(0, 2)}, "has size 4"),
+        (lambda ds: ds.isel(time=[0]), {"time": slice(0, 4, 2)}, "step"),
+        (lambda ds: ds.isel(time=[0]), {"level": slice(0, 1)}, "'level'"),
+        (lambda ds: ds.isel(time=[0]).assign(new=("time", [1])), {"time": slice(0, 1)}, "cannot add"),
+        (lambda ds: ds.isel(time=[0, 2]), "auto", "contiguous"),
+        (lambda ds: ds.assign_coords(time=ds["time"] + np.timedelta64(1, "s")), "auto", "not among"),
+        (lambda ds: ds.isel(time=slice(1, 3)).chunk(time=1), {"time": slice(1, 3)}, "cuts the chunks"),
+    ],
+)
+def test_a_region_that_does_not_fit_is_refused(path, change, region, message):
+    era().td.to_zarr(path)
+    with pytest.raises(ValueError, match=message):
+        change(era()).td.to_zarr(path, region=region)
+    assert_gives_back(path, era())
+
+
+def test_a_region_that_dask_would_read_from_the_store_is_refused(path):
+    era().td.to_zarr(path, chunks={"time": 2})
+    ds = xr.open_dataset(path, engine="tensordict", chunks={})
+    with pytest.raises(ValueError, match="dask would read"):
+        (ds[["t2m"]] + 1).isel(time=slice(0, 2)).td.to_zarr(path, region={"time": slice(0, 2)})
+    lazy = xr.open_dataset(path, engine="tensordict")
+    lazy[["done"]].isel(time=slice(2, 4)).drop_vars("time").td.to_zarr(path, region={"time": slice(0, 2)})
+    assert reopened(path)["done"].values.tolist() == [True, False, True, False]
+
+
+@FORMATS
+def test_regions_fill_a_template(path, zarr_format):
+    ds = era()
+    template = ds.chunk(time=2)
+    template.td.to_zarr(path, compute=False, zarr_format=zarr_format)
+    with pytest.warns(UserWarning, match="not complete"):
+        assert xr.open_dataset(path, engine="tensordict").td.batch_size == (4,)
+    for start in (0, 2):
+        ds.isel(time=slice(start, start + 2)).td.to_zarr(path, region="auto")
+    assert_gives_back(path, ds)
+
+
+@LAYOUTS
+def test_with_compute_false_one_delayed_writes_the_rest(path, layout):
+    ds = era()
+    delayed = ds.chunk(time=2).td.to_zarr(path, layout=layout, compute=False)
+    assert isinstance(delayed, Delayed)
+    with pytest.warns(UserWarning, match="not complete"):
+        assert not np.array_equal(reopened(path)["t2m"], ds["t2m"])
+    delayed.compute()
+    assert_gives_back(path, ds)
+    ds.isel(time=slice(0, 2)).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False).compute()
+    assert reopened(path).sizes["time"] == 6
+    np.testing.assert_array_equal(reopened(path)["t2m"][4:], ds["t2m"][:2])
+
+
+# -- add and overwrite -------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+@FORMATS
+def test_mode_a_adds_and_overwrites(path, layout, zarr_format):
+    ds = era()
+    ds[["t2m", "done"]].td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    more = ds.assign(done=~ds["done"]).drop_vars("t2m")
+    more["extra/deep/x"] = (("time", "k"), np.ones((4, 2)))
+    more["table"] = (("lat", "k"), np.ones((2, 2)))
+    more.td.to_zarr(path, mode="a")
+    expected = more.assign(t2m=ds["t2m"])
+    assert_gives_back(path, expected)
+    if layout == "tensordict":
+        assert_bare_tensordict_reads(path, expected)
+
+
+def test_what_is_added_may_be_read_from_the_rest_of_the_store(path):
+    era().td.to_zarr(path)
+    ds = xr.open_dataset(path, engine="tensordict", chunks={})
+    ds.assign(double=ds["t2m"] * 2)[["double"]].td.to_zarr(path, mode="a")
+    np.testing.assert_array_equal(reopened(path)["double"], era()["t2m"] * 2)
+    with pytest.raises(ValueError, match="dask would read"):
+        (ds[["t2m"]] * 2).td.to_zarr(path, mode="a")
+
+
+def test_mode_r_plus_overwrites_only(path):
+    era().td.to_zarr(path)
+    (era()[["t2m"]] * 2).td.to_zarr(path, mode="r+")
+    np.testing.assert_array_equal(reopened(path)["t2m"], era()["t2m"] * 2)
+    with pytest.raises(ValueError, match="adds no variables"):
+        era()[["t2m"]].rename(t2m="new").td.to_zarr(path, mode="r+")
+
+
+def test_mode_a_starts_a_store_where_there_is_none(path):
+    era().td.to_zarr(path, mode="a")
+    assert_gives_back(path, era())
+
+
+@pytest.mark.parametrize("keywords", [{"append_dim": "time"}, {"region": "auto"}, {"mode": "r+"}])
+def test_what_is_not_there_cannot_be_changed(path, keywords):
+    with pytest.raises(FileNotFoundError, match="mode='w'"):
+        era().td.to_zarr(path, **keywords)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"append_dim": "time", "region": "auto"}, {"append_dim": "time", "mode": "w"}, {"region": "auto", "mode": "w"}],
+)
+def test_arguments_that_contradict_each_other_are_refused(path, keywords):
+    era().td.to_zarr(path)
+    with pytest.raises(ValueError, match=r"append_dim|region"):
+        era().td.to_zarr(path, **keywords)
+    assert_gives_back(path, era())
+
+
+def test_a_dim_of_another_size_is_refused_by_mode_a(path):
+    era().td.to_zarr(path)
+    with pytest.raises(ValueError, match="'time' has size 4 in the store"):
+        era(2)[["done"]].drop_vars("time").rename(done="new").reset_coords(drop=True).td.to_zarr(path, mode="a")
+    assert_gives_back(path, era())
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+def test_targets_of_every_kind(tmp_path):
+    ds = era()
+    targets = [
+        str(tmp_path / "text.zarr"),
+        f"file://{tmp_path}/url.zarr",
+        zarr.storage.LocalStore(tmp_path / "store.zarr"),
+        zarr.storage.MemoryStore(),
+        {},
+        zarr.open_group(tmp_path / "root.zarr", mode="w").create_group("sub"),
+        zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("sub"),
+    ]
+    for target in targets:
+        mode = "w" if isinstance(target, zarr.Group) else None
+        ds.td.to_zarr(target, mode=mode)
+        # an open group has read its attributes already
+        assert_gives_back(
+            zarr.open_group(target.store, path=target.path) if isinstance(target, zarr.Group) else target, ds
+        )
+    with pytest.raises(TypeError, match="found int"):
+        ds.td.to_zarr(3)
+
+
+def test_a_url_with_storage_options():
+    pytest.importorskip("fsspec", reason="URLs need fsspec")
+    ds = era()
+    ds.td.to_zarr("memory://bucket/era.zarr", storage_options={})
+    assert_gives_back("memory://bucket/era.zarr", ds)
+    ds.isel(time=slice(0, 1)).td.to_zarr("memory://bucket/era.zarr", append_dim="time")
+    assert reopened("memory://bucket/era.zarr").sizes["time"] == 5
+    with pytest.raises(FileExistsError):
+        ds.td.to_zarr("memory://bucket/era.zarr")
+
+
+@pytest.mark.parametrize("mode", [None, "w"])
+def test_a_group_of_a_store_is_written_and_the_rest_stays(path, mode):
+    era().td.to_zarr(path)
+    if mode == "w":
+        era(2).td.to_zarr(path, group="runs/a")
+    era(3).td.to_zarr(path, group="runs/a", mode=mode)
+    assert_gives_back(path, era(3), group="runs/a")
+    np.testing.assert_array_equal(reopened(path, nested=False)["t2m"], era()["t2m"])
+    with pytest.raises(FileExistsError, match="runs/a"):
+        era().td.to_zarr(path, group="runs/a")
+
+
+def test_a_group_of_a_new_store(path):
+    era().td.to_zarr(path, group="runs/a")
+    assert_gives_back(path, era(), group="runs/a")
+    assert "runs" in zarr.open_group(path)
+
+
+def test_a_zip_file_is_written_once(tmp_path):
+    target = tmp_path / "era.zarr.zip"
+    era().td.to_zarr(target)
+    with zipfile.ZipFile(target) as archive:
+        assert len(archive.namelist()) == len(set(archive.namelist()))
+    assert_gives_back(target, era())
+    with xr.open_dataset(target, engine="tensordict", chunks={}) as ds:
+        ds.isel(time=slice(0, 2)).td.to_zarr(target, mode="w")
+    assert reopened(target).sizes["time"] == 2
+    assert [child.name for child in tmp_path.iterdir()] == ["era.zarr.zip"]
+
+
+def test_an_open_zip_store_is_filled_once(tmp_path):
+    with zarr.storage.ZipStore(tmp_path / "era.zip", mode="w") as store:
+        era().td.to_zarr(store, mode="w")
+    with zipfile.ZipFile(tmp_path / "era.zip") as archive:
+        assert len(archive.namelist()) == len(set(archive.namelist()))
+    assert_gives_back(tmp_path / "era.zip", era())
+
+
+@pytest.mark.parametrize("keywords", [{"append_dim": "time"}, {"region": "auto"}, {"mode": "a"}, {"mode": "r+"}])
+def test_a_zip_file_is_not_changed_in_place(tmp_path, keywords):
+    target = tmp_path / "era.zip"
+    era().td.to_zarr(target)
+    before = target.read_bytes()
+    with pytest.raises(ValueError, match="zip file cannot be changed"):
+        era().td.to_zarr(target, **keywords)
+    with pytest.raises(NotImplementedError, match="zip"):
+        era().chunk().td.to_zarr(target, mode="w", compute=False)
+    assert target.read_bytes() == before
+
+
+# -- layout="xarray", consolidation, trees -----------------------------------------------------------------------------
+
+
+def test_with_layout_xarray_the_record_is_written_where_tensordict_can_honour_it(path, tmp_path):
+    buffer = xr.Dataset({"obs": (("time", "f"), np.zeros((6, 3))), "next/obs": (("time", "f"), np.ones((6, 3)))})
+    buffer.td.to_zarr(path, layout="xarray")
+    assert TensorDict.from_zarr(path).batch_size == torch.Size([6])
+    era().td.to_zarr(tmp_path / "era.zarr", layout="xarray")
+    assert "__tensordict__" not in zarr.open_group(tmp_path / "era.zarr").attrs
+    assert reopened(tmp_path / "era.zarr").attrs == era().attrs
+
+
+@pytest.mark.parametrize("consolidated", [None, True, False])
+def test_metadata_is_consolidated_unless_it_is_not_wanted(path, consolidated):
+    era().td.to_zarr(path, consolidated=consolidated)
+    found = zarr.open_group(path, mode="r").metadata.consolidated_metadata
+    assert (found is None) == (consolidated is False)
+    if found is not None:
+        assert "next/t2m" in found.flattened_metadata
+
+
+def test_consolidated_metadata_never_goes_stale(path):
+    era().td.to_zarr(path)
+    era(2).td.to_zarr(path, append_dim="time", consolidated=False)
+    found = zarr.open_consolidated(path)
+    assert found["t2m"].shape[0] == 6
+    assert found.attrs["__tensordict__"]["batch_size"] == [6]
+
+
+@LAYOUTS
+@FORMATS
+def test_a_tree_comes_back_as_it_was(path, layout, zarr_format):
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset(attrs={"title": "demos"}),
+            "/data": xr.Dataset(attrs={"total": 8}),
+            "/data/demo_0": xr.Dataset({"obs": (("time", "f"), np.zeros((3, 2))), "scale": ("f", [1.0, 2.0])}),
+            "/data/demo_1": xr.Dataset(
+                {"obs": (("time", "f"), np.ones((5, 2))), "note": ((), "second")}, attrs={"n": 5}
+            ),
+        }
+    )
+    tree.td.to_zarr(path, layout=layout, zarr_format=zarr_format)
+    with xr.open_datatree(path, engine="tensordict") as found:
+        xr.testing.assert_identical(found.load(), tree)
+        assert_same_tensordict(found.td.to_tensordict(), tree.td.to_tensordict())
+    if layout == "tensordict":
+        assert TensorDict.from_zarr(path)["data", "demo_1"].batch_size == torch.Size([5])
+
+
+def test_nothing_is_written_to_the_dataset(path):
+    ds = era().chunk(time=2)
+    attrs, encodings = dict(ds.attrs), {name: dict(v.encoding) for name, v in ds.variables.items()}
+    copies = {name: dict(v.attrs) for name, v in ds.variables.items()}
+    ds.td.to_zarr(path)
+    assert dict(ds.attrs) == attrs
+    assert {name: dict(v.attrs) for name, v in ds.variables.items()} == copies
+    assert {name: dict(v.encoding) for name, v in ds.variables.items()} == encodings
+    assert ds["t2m"].chunks is not None
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
+@LAYOUTS
+def test_dims_of_size_zero(path, sizes, layout):
+    ds = xr.Dataset({"x": (("time", "f"), np.zeros(sizes)), "s": ("time", np.array([""] * sizes[0], object))})
+    ds.td.to_zarr(path, layout=layout)
+    assert_gives_back(path, ds)
+
+
+def test_an_empty_dataset(path):
+    xr.Dataset(attrs={"a": 1}).td.to_zarr(path)
+    assert_gives_back(path, xr.Dataset(attrs={"a": 1}))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("owner", ["done", "next/t2m", "lat", "mask"])
+def test_an_attribute_that_json_does_not_hold_is_refused_by_its_name_and_its_owner(path, layout, owner):
+    ds = era()
+    ds[owner].attrs["bad"] = object()
+    with pytest.raises(TypeError, match=f"attribute 'bad' of variable '{owner}'"):
+        ds.td.to_zarr(path, layout=layout)
+    assert not path.exists()
+    era().drop_vars("next/t2m").td.to_zarr(path, layout=layout)
+    with pytest.raises(TypeError, match="attribute 'bad' of group '/'"):
+        xr.Dataset({"new": ("time", np.zeros(4))}, attrs={"bad": {1, 2}}).td.to_zarr(path, mode="a")
+    assert_gives_back(path, era().drop_vars("next/t2m"))

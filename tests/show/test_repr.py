@@ -1,0 +1,162 @@
+"""What ``ds.td`` and ``dt.td`` show: the same in text and in HTML, bounded, and nothing is read for it."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import zarr
+from tensordict import TensorDict
+
+import xarray_tensordict
+from xarray_tensordict.show.layout import layout_text
+from xarray_tensordict.show.summary import LONGEST, size_text, summarize
+
+
+@pytest.fixture
+def buffer() -> xr.Dataset:
+    """A Dataset with entries of every class."""
+    return xr.Dataset(
+        {
+            "obs": (("time", "member", "x"), np.zeros((4, 2, 3), "f4")),
+            "next/obs": (("time", "member", "x"), np.zeros((4, 2, 3), "f4")),
+            "year": (("time",), np.zeros(4, "i8")),
+            "task": ((), "walk"),
+            "label": (("time", "member"), np.full((4, 2), "a", object)),
+            "mask": (("x",), np.zeros(3, bool)),
+            "long": (("time", "member"), np.zeros((4, 2), np.longdouble)),
+        },
+        coords={"time": np.array(["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04"], "M8[ns]")},
+    ).td.set_batch_dims(["time", "member"])
+
+
+class _Balance(HTMLParser):
+    """Checks that every element that is opened is closed, and collects the text."""
+
+    VOID = frozenset({"input", "br", "meta"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open and "pre" not in self.open:  # pre: the text for notebooks that are not trusted
+            self.text.append(data)
+
+
+def shown(html: str) -> str:
+    parser = _Balance()
+    parser.feed(html)
+    assert parser.open == []
+    return "".join(parser.text)
+
+
+def test_the_text_shows_batch_evidence_classes_dtypes_and_features(buffer):
+    text = repr(buffer.td)
+    lines = text.splitlines()
+    assert lines[0] == "<xarray_tensordict> batch (time: 4, member: 2), 256 B"
+    assert lines[1] == f"    why: {buffer.td.infer().reason}"
+    assert re.search(r"^Batched:\n    obs +float32 +\[3\] +\(time, member, x\) +in memory$", text, re.MULTILINE)
+    assert re.search(r"^    label +one object for each row +\[\] +\(time, member\)", text, re.MULTILINE)
+    assert re.search(r"Partial \(broadcast by name\):\n    year +int64", text)
+    assert re.search(r"^    time +int64 \(ns, since 1970\)", text, re.MULTILINE)
+    assert re.search(r"One value for the whole batch:\n    task +one object for all", text)
+    assert re.search(r"^Unbatched .*:\n    mask +bool +\[3\] +\(x\)", text, re.MULTILINE)
+    assert re.search(r"^Left out:\n    'long': torch has no dtype for (longdouble|float128)", text, re.MULTILINE)
+
+
+def test_the_html_says_what_the_text_says(buffer):
+    html = buffer.td._repr_html_()
+    text = shown(html)
+    summary = summarize(buffer, buffer.td.infer())
+    said = [dim for dim, _ in summary.batch] + [summary.reason, *summary.left_out]
+    said += [cell for section in summary.sections for row in section.rows for cell in (row.name, row.dtype, row.layout)]
+    assert [words for words in said if words not in text] == []
+    assert repr(buffer.td) in unescape(html)
+
+
+def test_html_escapes_names():
+    ds = xr.Dataset({"<script>alert(1)</script>": (("<b>", "x"), np.zeros((3, 2), "f4"))})
+    html = ds.td._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_thousands_of_variables_give_a_bounded_repr():
+    ds = xr.Dataset({f"v{n:04}": ("time", np.zeros(3, "f4")) for n in range(3000)})
+    assert len(repr(ds.td).splitlines()) == LONGEST + 4
+    assert "... and 2980 more" in repr(ds.td)
+    html = ds.td._repr_html_()
+    assert "v0019" in html
+    assert "v0020" not in html
+    assert "... and 2980 more" in html
+
+
+def test_a_tree_has_html_too():
+    td = TensorDict({"a": torch.zeros(3), "sub": TensorDict({"b": torch.zeros(3, 2)}, [3, 2])}, [3])
+    tree = xarray_tensordict.to_datatree(td)
+    text = shown(tree.td._repr_html_())
+    assert "/sub" in text
+    assert "batch_0: 3" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "write"),
+    [
+        (
+            "one piece, mapped",
+            lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None),
+        ),
+        (
+            "chunks (2, 2), mapped",
+            lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None),
+        ),
+        ("chunks (2, 2), zstd", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")),
+        (
+            "shards (4, 2) of chunks (2, 2), zstd",
+            lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), shards=(4, 2), dtype="f4"),
+        ),
+    ],
+)
+def test_the_layout_of_zarr_arrays(tmp_path, words, write):
+    write(zarr.create_group(tmp_path / "a.zarr"))
+    ds = xr.open_dataset(tmp_path / "a.zarr", engine="tensordict")
+    assert layout_text(ds["x"].variable) == words
+
+
+def test_the_layout_of_zarr_v2_hdf5_dask_and_memory(tmp_path):
+    zarr.create_group(tmp_path / "a.zarr", zarr_format=2).create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")
+    v2 = xr.open_dataset(tmp_path / "a.zarr", engine="tensordict")
+    assert re.fullmatch(r"chunks \(2, 2\), \w+", layout_text(v2["x"].variable))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((8, 2)))
+        file.create_dataset("y", data=np.zeros((8, 2)), chunks=(2, 2), compression="gzip")
+    with xr.open_dataset(tmp_path / "a.h5", engine="tensordict") as ds:
+        assert layout_text(ds["x"].variable) == "one piece, mapped"
+        assert layout_text(ds["y"].variable) == "chunks (2, 2), zlib"
+        assert layout_text(ds.chunk({"batch_0": 3})["y"].variable) == "dask chunks (3, 2)"
+        assert layout_text(ds.load()["y"].variable) == "in memory"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**52, "4096.0 TiB")]
+)
+def test_sizes_are_in_powers_of_1024(nbytes, text):
+    assert size_text(nbytes) == text

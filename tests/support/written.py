@@ -1,0 +1,86 @@
+"""What is written in tests, and what has to come back of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+from tensordict import NonTensorData, TensorDict
+
+from xarray_tensordict.testing import assert_same_tensordict
+
+
+def era(rows: int = 4) -> xr.Dataset:
+    """Reanalysis in small: coordinates, a mask without the batch dim, nested variables, strings, times, scalars."""
+    shape = (rows, 2, 3)
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), np.arange(rows * 6, dtype="f4").reshape(shape), {"units": "K"}),
+            "mask": (("lat", "lon"), np.array([[True, False, True], [False, True, True]])),
+            "next/t2m": (("time", "lat", "lon"), np.arange(rows * 6, dtype="f4").reshape(shape) + 1),
+            "station": ("time", np.array(["Åse", "", "Bø", "Oslo", "a", "b"][:rows], object)),
+            "when": ("time", np.arange(rows).astype("M8[D]").astype("M8[us]")),
+            "source": ((), "a model"),
+            "done": ("time", np.arange(rows) % 2 == 0),
+        },
+        coords={
+            "time": pd.date_range("2000-01-01", periods=rows).as_unit("s"),
+            "lat": ("lat", [10.0, -10.0], {"standard_name": "latitude"}),
+            "lon": [0.0, 120.0, 240.0],
+            "height": 2.0,
+            "run": ("time", np.arange(rows)),
+        },
+        attrs={"title": "in small", "levels": [1, 2]},
+    )
+
+
+def reopened(store: object, **keywords: object) -> xr.Dataset:
+    with xr.open_dataset(store, engine="tensordict", **keywords) as ds:
+        return ds.load()
+
+
+def dtypes(ds: xr.Dataset) -> dict[str, object]:
+    """Dtypes; text of any kind is text, and the length of bytes is left out."""
+    kinds = {"O": "text", "U": "text", "T": "text", "S": "bytes"}
+    return {str(name): kinds.get(v.dtype.kind, v.dtype.name) for name, v in ds.variables.items()}
+
+
+def assert_gives_back(store: object, ds: xr.Dataset, **keywords: object) -> None:
+    found = reopened(store, **keywords)
+    xr.testing.assert_identical(found, ds.load())
+    assert {name: v.dims for name, v in found.variables.items()} == {name: v.dims for name, v in ds.variables.items()}
+    assert found.td.batch_dims == ds.td.batch_dims
+    assert_same_tensordict(found.td.to_tensordict(), ds.td.to_tensordict())
+
+
+def plain(value: object) -> object:
+    """A non-tensor value as Python's own lists and scalars."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def assert_bare_tensordict_reads(store: object, ds: xr.Dataset) -> None:
+    """``from_zarr`` gives what ``to_tensordict`` gives, but for variables without all batch dims."""
+    found, wanted = TensorDict.from_zarr(store), ds.td.to_tensordict()
+    inference = ds.td.infer()
+    assert found.batch_size == wanted.batch_size
+    assert list(found.names) == list(wanted.names)
+    for name in ds.variables:
+        key = tuple(str(name).split("/"))
+        if inference.classes[key] != "batched":
+            continue
+        got, expected = found.get(key), wanted.get(key)
+        if isinstance(expected, torch.Tensor):
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        elif isinstance(expected, NonTensorData):
+            assert plain(got.data) == plain(expected.data), name
+        elif 0 not in expected.batch_size:
+            assert got.tolist() == expected.tolist(), name
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """The bytes of a file, or of all files in a folder, by name."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    root = path.parent if path.is_file() else path
+    return {str(file.relative_to(root)): file.read_bytes() for file in files}
