@@ -27,7 +27,7 @@ from .blocks import held_by_dask, write_in_memory, writes
 from .change import Change, carry_out, delayed, settle, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
 from .target import ZarrTarget, check_replaceable, node_at
-from .transaction import JOURNAL, LOCK, Staged, is_document, taken
+from .transaction import JOURNAL, LOCK, Staged, is_document, join, taken
 
 Groups = Mapping[Key, NewGroup]
 
@@ -271,7 +271,7 @@ def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *
             return None
         held = held_by_dask(change.blocks)
         if held:  # a template: tensordict opens it, and other processes may fill it
-            arrays = [array.path.removeprefix(change.path).strip("/") for _, array, _ in held]
+            arrays = [join(*key, str(name)) for key, g in groups.items() for name, v in g.ds.variables.items() if v.chunks]
             change.set_attrs(change.path, **{INCOMPLETE_ATTR: {"kind": "create", "created": True, "arrays": arrays}})
         change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
         carry_out(change, progress=False)
