@@ -31,7 +31,7 @@ from .blocks import Block, full_region, held_by_dask, write_in_memory, writes
 from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
 from .target import ZarrTarget
-from .transaction import Staged, Taken, as_json, attrs_key, join, taken
+from .transaction import Staged, Taken, as_json, attrs_key, join, pending, taken
 
 
 @dataclass
@@ -187,9 +187,9 @@ class Change:
         )
 
     def abandon(self) -> None:
-        """Remove the chunks of new arrays and texts, of which nobody knows."""
-        if not is_transactional(self.staged.inner):
-            with suppress(Exception):
+        """Remove the chunks of new arrays and texts, unless documents that could not be put back name them."""
+        with suppress(Exception):
+            if not is_transactional(self.staged.inner) and pending(self.staged.inner, self.root) is None:
                 each_at_once(self._remove, self.created)
                 each_at_once(self.staged.inner.delete, list(self.texts))
 

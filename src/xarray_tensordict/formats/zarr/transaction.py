@@ -302,13 +302,22 @@ def _journal(store: Store, root: str) -> Documents | None:
 
 def roll_back(store: Store, root: str) -> None:
     """Put the documents back that a killed commit has left changed; to be called by one who has taken the store."""
+    key = pending(store, root)
+    if key is not None:
+        # one whose journal is lost keeps what there is, without the mark
+        content = run(get_bytes(store, key))
+        before = _journal(store, root) or {key: _marked(content, is_v3=key.endswith(".json"), mark=False)}
+        _write_behind_journal(store, root, before, before)
+
+
+def pending(store: Store, root: str) -> str | None:
+    """The key of the document that says that a commit is on its way, or was killed; None where there is none."""
     for zarr_format in (3, 2):
         key = attrs_key(root, zarr_format)
         content = run(get_bytes(store, key))
         if content is not None and COMMIT_ATTR.encode() in content:
-            # one whose journal is lost keeps what there is, without the mark
-            before = _journal(store, root) or {key: _marked(content, is_v3=zarr_format == 3, mark=False)}
-            _write_behind_journal(store, root, before, before)
+            return key
+    return None
 
 
 def as_committed(group: zarr.Group) -> zarr.Group:

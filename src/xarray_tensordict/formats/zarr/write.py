@@ -27,7 +27,7 @@ from .blocks import held_by_dask, write_in_memory, writes
 from .change import Change, carry_out, delayed, settle, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
 from .target import ZarrTarget, check_replaceable, node_at
-from .transaction import JOURNAL, LOCK, Staged, is_document, join, taken
+from .transaction import JOURNAL, LOCK, Staged, is_document, join, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
@@ -123,8 +123,11 @@ def _write_region(source: Source, target: ZarrTarget, options: ZarrOptions, regi
         settle_lazy(source, there)
         return there, write_region(source, there, region)
 
+    root = target.root()
+    if pending(target.store, root) is not None:
+        with taken(target.store, target.name, root):
+            pass  # which puts back what a killed writer has left
     there, is_apart = planned()
-    root = there.change.root
     if not is_apart:
         with taken(target.store, target.name, root):
             there, _ = planned()
@@ -271,7 +274,9 @@ def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *
             return None
         held = held_by_dask(change.blocks)
         if held:  # a template: tensordict opens it, and other processes may fill it
-            arrays = [join(*key, str(name)) for key, g in groups.items() for name, v in g.ds.variables.items() if v.chunks]
+            arrays = [
+                join(*key, str(name)) for key, g in groups.items() for name, v in g.ds.variables.items() if v.chunks
+            ]
             change.set_attrs(change.path, **{INCOMPLETE_ATTR: {"kind": "create", "created": True, "arrays": arrays}})
         change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
         carry_out(change, progress=False)
