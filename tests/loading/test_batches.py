@@ -325,7 +325,7 @@ def test_each_chunk_of_dask_is_computed_once():
     ],
 )
 def test_a_graph_that_each_batch_goes_through_anew_is_told(change, repeats, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
+    monkeypatch.setattr("xarray_tensordict.loading.reader.READ_BYTES", 1)
     lazy = xr.Dataset({"x": (("time", "f"), np.ones((100, 2), "f4")), "n": ("time", np.arange(100))}).chunk(time=10)
     ds = lazy.assign(x=change(lazy["x"]))
     with warnings.catch_warnings(record=True) as told:

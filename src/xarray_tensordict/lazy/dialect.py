@@ -14,7 +14,8 @@ import tensordict
 import torch
 from tensordict import PersistentTensorDict
 
-from .lazy_nodes import Group, Leaf, read_together
+from ..dataset.entries import Entry
+from .lazy_nodes import Group, finish, read_together
 from .selection import select
 
 _WORKS_FROM = "0.15.3"
@@ -125,43 +126,43 @@ class XarrayDialect(_PersistentBackend):
 
     # --- what a node is ---
 
-    def is_array(self, node: Leaf | Group) -> bool:
-        return isinstance(node, Leaf)
+    def is_array(self, node: Entry | Group) -> bool:
+        return isinstance(node, Entry)
 
-    def is_non_tensor(self, node: Leaf) -> bool:
+    def is_non_tensor(self, node: Entry) -> bool:
         return node.form != "tensor"
 
-    def is_non_tensor_meta(self, node: Leaf) -> bool:
+    def is_non_tensor_meta(self, node: Entry) -> bool:
         return node.form != "tensor"
 
-    def node_dtype(self, node: Leaf) -> Any:
+    def node_dtype(self, node: Entry) -> Any:
         return node.variable.dtype
 
-    def holds_rows(self, node: Leaf, batch_size: Sequence[int]) -> bool:
+    def holds_rows(self, node: Entry, batch_size: Sequence[int]) -> bool:
         # by its dims, not by its sizes: the plan has decided
         return node.form == "rows"
 
-    def non_tensor_stack_shape(self, node: Leaf) -> torch.Size | None:
+    def non_tensor_stack_shape(self, node: Entry) -> torch.Size | None:
         return torch.Size(node.sizes) if node.form == "rows" else None
 
     # --- reads ---
 
-    def read_full(self, node: Leaf) -> torch.Tensor:
+    def read_full(self, node: Entry) -> torch.Tensor:
         (array,) = read_together([(node, None)])
-        tensor: torch.Tensor = node.finish(array, None, node.sizes)
+        tensor: torch.Tensor = finish(node, array, None, node.sizes)
         return tensor
 
-    def read_non_tensor(self, node: Leaf) -> Any:
+    def read_non_tensor(self, node: Entry) -> Any:
         (array,) = read_together([(node, None)])
-        value = node.finish(array, None, node.sizes)
+        value = finish(node, array, None, node.sizes)
         return value.tolist() if node.form == "rows" else value.data
 
     read_non_tensor_stack = read_non_tensor
 
-    def read_at(self, node: Leaf, idx: Any, device: Any) -> torch.Tensor:
+    def read_at(self, node: Entry, idx: Any, device: Any) -> torch.Tensor:
         selection = select(idx, node.shape)
         (array,) = read_together([(node, selection)])
-        tensor: torch.Tensor = node.finish(array, selection, selection.picked)
+        tensor: torch.Tensor = finish(node, array, selection, selection.picked)
         return tensor.to(device)
 
     # --- structure ---

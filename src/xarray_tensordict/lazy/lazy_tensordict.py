@@ -15,8 +15,10 @@ import torch
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
 from ..core.suggest import there_are
+from ..dataset.entries import Entry
+from ..tensors.reading import tensor_dtype
 from .dialect import NO_DEFAULT, XarrayDialect, memmap_filename, register_class, register_pytree, unravel_key
-from .lazy_nodes import Group, Leaf, read_together
+from .lazy_nodes import Group, finish, read_together
 from .selection import Selection, select
 
 
@@ -47,7 +49,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
 
     # --- entries ---
 
-    def _node(self, key: Any) -> Leaf | Group:
+    def _node(self, key: Any) -> Entry | Group:
         """The node of a key; raises for one that is not there, in words."""
         path = "/".join((key,) if isinstance(key, str) else key)
         group: Group = self.file
@@ -92,19 +94,19 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
 
     _get_at_tuple = _get_at_str
 
-    def _read_array_at(self, array: Leaf, idx: Any) -> Any:
+    def _read_array_at(self, array: Entry, idx: Any) -> Any:
         """Read the part of one entry that an index picks."""
         shape = self.batch_size if array.form == "value" else array.shape
         return self._read(array, select(idx, shape, what=repr(array.name)))
 
-    def _read(self, leaf: Leaf, selection: Selection | None = None) -> Any:
+    def _read(self, leaf: Entry, selection: Selection | None = None) -> Any:
         """Read one entry, or what was selected of it."""
         self.file.source.check_open()
         batch = self.batch_size
         if selection is not None:
             batch = torch.Size((*selection.picked, *batch[len(selection.sizes) :]))
         (array,) = read_together([(leaf, selection)])
-        return self._sent(leaf.finish(array, selection, batch))
+        return self._sent(finish(leaf, array, selection, batch))
 
     def _sent(self, value: Any) -> Any:
         return value if self._device is None else value.to(self._device)
@@ -129,7 +131,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         if node.form == "value":
             return {"non_tensor": True}
         shape = torch.Size(node.shape)
-        kind = {"non_tensor": True} if node.form == "rows" else {"dtype": node.dtype, "array": True}
+        kind = {"non_tensor": True} if node.form == "rows" else {"dtype": tensor_dtype(node), "array": True}
         return {**kind, "shape": shape, "dim": len(shape)}
 
     def entry_class(self, key: Any) -> type:
@@ -154,7 +156,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         arrays = read_together([(leaf, None) for _, leaf in found])
         td = TensorDict({}, batch_size=[], device=self._device)
         for (key, leaf), array in zip(found, arrays, strict=True):
-            td.set(key, self._sent(leaf.finish(array, None, ())))
+            td.set(key, self._sent(finish(leaf, array, None, ())))
         return td
 
     # --- indices ---
@@ -185,9 +187,9 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         arrays = iter(read_together([(leaf, selection) for leaf in self._leaves()]))
         return self._built(arrays, selection)
 
-    def _leaves(self) -> Iterator[Leaf]:
+    def _leaves(self) -> Iterator[Entry]:
         for name, member in self.file.members.items():
-            if isinstance(member, Leaf):
+            if isinstance(member, Entry):
                 yield member
             else:
                 yield from self._nested(name)._leaves()
@@ -199,8 +201,8 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             names = self._get_names_idx(selection.items)  # type: ignore[no-untyped-call]
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
-            if isinstance(member, Leaf):
-                entries[name] = member.finish(next(arrays), selection, batch, names)
+            if isinstance(member, Entry):
+                entries[name] = finish(member, next(arrays), selection, batch, names)
             else:
                 entries[name] = self._nested(name)._built(arrays, selection)
         return TensorDict(entries, batch_size=batch, names=names, device=self._device)
@@ -211,7 +213,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
         size = tuple(batch_size)
         for name, member in self.file.members.items():
             shape = self._nested(name).batch_size if isinstance(member, Group) else member.shape
-            value = isinstance(member, Leaf) and member.form == "value"
+            value = isinstance(member, Entry) and member.form == "value"
             if not value and tuple(shape[: len(size)]) != size:
                 raise ValueError(
                     f"batch size and array size mismatch: {name!r} has shape {tuple(shape)}, batch_size={size}"
@@ -256,7 +258,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             if isinstance(member, Group):
                 td.set(name, self._nested(name)._skeleton())
             elif member.form == "tensor":
-                td.set(name, torch.zeros((), dtype=member.dtype).expand(member.shape))
+                td.set(name, torch.zeros((), dtype=tensor_dtype(member)).expand(member.shape))
             else:
                 td.set(name, self._read(member).to("cpu"))
         return td
@@ -314,7 +316,7 @@ class XarrayPersistentTensorDict(PersistentTensorDict):
             if isinstance(member, Group):
                 text = self._nested(name)._described(indent + " " * 8)
             elif member.form == "tensor":
-                text = f"Tensor(shape={torch.Size(member.shape)}, dtype={member.dtype})"
+                text = f"Tensor(shape={torch.Size(member.shape)}, dtype={tensor_dtype(member)})"
             else:
                 shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
                 text = f"{self.entry_class(name).__name__}(shape={shape})"

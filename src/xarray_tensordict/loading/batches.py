@@ -17,12 +17,23 @@ from ..core.inference import BatchDims
 from ..core.model import Inference
 from ..dataset.entries import Unbatched
 from ..dataset.record import infer_dataset
-from .members import Part, Values
-from .order import HAND_BYTES, HAND_MOST, RAW_BYTES, BlockOrder, Blocks, FullOrder, Ints, Order, Shuffle, every, reads
-from .planning import READ_BYTES, plan_blocks
+from .order import (
+    HAND_BYTES,
+    HAND_MOST,
+    RAW_BYTES,
+    READ_BYTES,
+    BlockOrder,
+    Blocks,
+    FullOrder,
+    Ints,
+    Order,
+    Shuffle,
+    every,
+    reads,
+)
+from .planning import plan_blocks
 from .read_ahead import ReadAhead
-from .reading import RowReader
-from .repeats import warn_of_repeats
+from .reader import Part, RowReader, Values
 from .samples import Samples, samples_of
 
 
@@ -182,9 +193,21 @@ class Batches:
         return td if self.options.device is None else _sent(td, self.options.device)
 
     def __repr__(self) -> str:
-        from .describe import describe
-
-        return describe(self)
+        options, samples = self.options, self._samples
+        lines = [f"{len(self)} batches of {list(samples.shape(options.batch_size))}, {samples}"]
+        if options.shuffle == "full":
+            lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
+        elif options.shuffle:
+            lines.append(
+                f"order: {len(self._blocks.marks) - 1} blocks shuffled, then samples in buffers of {self._blocks.buffer}, "
+                f"seed={options.seed}, next epoch {self.epoch}"
+            )
+        rest = len(samples) % options.world_size
+        if options.world_size > 1:
+            lines.append(
+                f"rank {options.rank} of {options.world_size}" + (f"; {rest} samples left over" if rest else "")
+            )
+        return "Batches(" + "\n        ".join(lines) + ")"
 
 
 def _one_by_one(lists: Iterator[list[TensorDict]]) -> Iterator[TensorDict]:
@@ -269,7 +292,6 @@ def open_rows(
     # the samples of a batch of windows follow each other along no dim of the Dataset
     names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[lead - 1])
     reader = RowReader(ds, inference, samples.sizes, names, coords=coords, unbatched=unbatched, exclude=exclude)
-    warn_of_repeats(reader.members, 2 * READ_BYTES)
     return samples, reader
 
 

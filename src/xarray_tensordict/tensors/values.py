@@ -272,6 +272,42 @@ def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
     return first, int(np.datetime64(_NS_MAX, "ns").astype(dtype).view(np.int64))
 
 
+# --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------
+
+_CODES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+
+
+def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a tensor on the CPU as a numpy array: its values, or their codes where numpy lacks the dtype.
+
+    Examples
+    --------
+    >>> to_codes(torch.ones(2, dtype=torch.bfloat16))
+    array([16256, 16256], dtype=uint16)
+    """
+    plain = tensor if tensor.dtype in _HAS_NUMPY_TWIN else tensor.view(_CODES[tensor.element_size()])
+    return plain.numpy()
+
+
+def from_codes(codes: torch.Tensor, torch_dtype: str | torch.dtype) -> torch.Tensor:
+    """Integers as the values of a dtype of the same width whose codes they are."""
+    dtype = getattr(torch, torch_dtype) if isinstance(torch_dtype, str) else torch_dtype
+    if dtype is torch.complex32:
+        hear_of_complex32()
+    return codes.view(dtype)
+
+
+def take_rows(tensor: torch.Tensor, rows: Any) -> torch.Tensor:
+    """Rows of a tensor on the CPU, by number or as a slice, in memory of their own.
+
+    It is done in one thread: for the rows of a batch torch starts all of its own, which have to wait for each other
+    (measured on busy cores: 64 rows of 12 kB 16 ms, with numpy 0.1 ms).
+    """
+    codes = to_codes(tensor)
+    picked = torch.from_numpy(codes[rows].copy() if isinstance(rows, slice) else np.take(codes, rows, axis=0))
+    return picked if tensor.dtype in _HAS_NUMPY_TWIN else from_codes(picked, tensor.dtype)
+
+
 # --- rows: non-tensor data --------------------------------------------------------------------------------------------
 
 
