@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import xarray as xr
 from tensordict import TensorDict
 
-from ..core.model import GroupBatch, Inference, Key
-from ..dataset.entries import Entry, Unbatched, plan_entries
+from ..core.model import GroupBatch, Key
+from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.kept import Kept
 from ..lazy.persistent import leave_out_times
@@ -146,30 +145,17 @@ class RowReader:
 
     Parameters
     ----------
-    ds
-        The Dataset; nothing is read yet, except times that may not fit into int64 nanoseconds.
-    inference
-        Its batch.
+    plan
+        Its entries; nothing is read yet, except times that may not fit into int64 nanoseconds.
     sizes
         The sizes of the leading batch dims that rows are counted through.
     names
         The names of the axes of samples, in place of the leading batch dims.
-    coords, unbatched, exclude
+    unbatched
         As in ``ds.td.to_tensordict``.
     """
 
-    def __init__(
-        self,
-        ds: xr.Dataset,
-        inference: Inference,
-        sizes: Shape,
-        names: Sequence[str | None],
-        *,
-        coords: bool | Iterable[str] = True,
-        unbatched: Unbatched = "drop",
-        exclude: Iterable[str] = (),
-    ) -> None:
-        plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    def __init__(self, plan: Plan, sizes: Shape, names: Sequence[str | None], *, unbatched: Unbatched = "drop") -> None:
         leave_out_times(plan)
         warn_left_out(plan.left_out)
         self.sizes = sizes

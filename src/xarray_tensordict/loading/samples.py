@@ -162,7 +162,7 @@ def samples_of(
             raise ValueError(f"stride= and within= say where windows start: give their length, {example}")
         return Samples(inference.batch_size[:1], dims[0])
     dim, width = _checked_window(window, dims)
-    stride = _positive(stride, "stride")
+    stride = whole_number(stride, "stride", 1)
     lead = dims.index(dim)
     sizes = tuple(inference.batch_size[: lead + 1])
     table = (math.prod(sizes[:-1]), sizes[-1])
@@ -186,16 +186,17 @@ def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:
             f"window: {dim!r} is no batch dim, these are {list(dims)}; windows along other dims come from "
             f"ds.rolling(...).construct(...), or make it a batch dim with batch_dims=..."
         )
-    return dim, _positive(width, f"window of {dim!r}")
+    return dim, whole_number(width, f"window of {dim!r}", 1)
 
 
-def _positive(value: Any, what: str) -> int:
+def whole_number(value: Any, what: str, least: int) -> int:
+    """A number that the caller gave, checked."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{what}: expected a whole number of rows, got {value!r}") from None
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{what}: expected at least one row, got {value!r}")
+        raise TypeError(f"{what}: expected a whole number, got {value!r}") from None
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{what}: expected a whole number of at least {least}, got {value!r}")
     return number
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from ..core.model import Inference
 from ..core.suggest import there_are
 from .batches import Batches, open_batches, open_rows, read_samples
 from .reader import RowReader
@@ -154,22 +155,20 @@ class BatchesDataset(IterableDataset[TensorDict]):
         return f"{type(self).__name__}({self.batches!r})"
 
 
-def torch_dataset(ds: xr.Dataset, batch_size: int | None, **options: Any) -> RowsDataset | BatchesDataset:
-    """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
-    known = list(signature(open_batches).parameters)[2:]
-    for name in options.keys() - set(known):
-        there = there_are(name, [name for name in known if name != "inference"])
+def torch_dataset(
+    ds: xr.Dataset, inference: Inference, batch_size: int | None, rows: dict[str, Any], order: dict[str, Any]
+) -> RowsDataset | BatchesDataset:
+    """Make a dataset for torch of what `rows` say, in an `order`; see ``Dataset.td.to_torch_dataset``."""
+    known = [name for name in list(signature(open_batches).parameters)[3:] if name != "rows"]
+    for name in order.keys() - set(known):
+        there = there_are(name, [*known, *rows, "batch_dims"])
         raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there}")
     if batch_size is not None:
-        return BatchesDataset(open_batches(ds, batch_size, **options))
-    rows = {name: options.pop(name) for name in _OF_ROWS}
-    if options:
+        return BatchesDataset(open_batches(ds, inference, batch_size, **order, **rows))
+    if order:
         raise TypeError(
-            f"to_torch_dataset: {', '.join(sorted(options))} can be given with a batch_size only, which gives an "
+            f"to_torch_dataset: {', '.join(sorted(order))} can be given with a batch_size only, which gives an "
             f"IterableDataset of batches; the samples of a map-style dataset are shuffled and batched by the DataLoader"
         )
-    samples, reader = open_rows(ds, **rows)
+    samples, reader = open_rows(ds, inference, **rows)
     return RowsDataset(reader, samples)
-
-
-_OF_ROWS = ("window", "stride", "within", "batch_dims", "coords", "unbatched", "exclude", "inference")
