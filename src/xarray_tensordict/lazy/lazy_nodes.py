@@ -21,7 +21,7 @@ from ..core.model import Key, group_name
 from ..dataset.entries import Entry, Plan, td_names
 from ..tensors.convert import broadcast, python_value
 from ..tensors.reading import Read, of_entry, of_rows, of_variable, read_all, widened_dtype
-from ..tensors.values import rows_from_numpy, take_rows, tensor_from_numpy
+from ..tensors.values import from_codes, rows_from_numpy, tensor_from_numpy, to_codes
 from .selection import Selection
 
 Sizes: TypeAlias = tuple[int, ...]
@@ -180,7 +180,9 @@ def _picked(tensor: torch.Tensor, local: Sequence[Any]) -> torch.Tensor:
         return tensor
     rows, *rest = local
     if isinstance(rows, torch.Tensor) and rows.ndim == 1 and all(part == slice(None) for part in rest):
-        return take_rows(tensor, rows.numpy())
+        # in one thread: for the rows of a batch torch starts all of its own, which have to wait for each other
+        # (measured on busy cores: 64 rows of 12 kB 16 ms, with numpy 0.1 ms)
+        return from_codes(np.take(to_codes(tensor), rows.numpy(), axis=0), tensor.dtype)
     return tensor[tuple(local)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from ..formats.raw.kept import Kept
 from ..lazy.persistent import leave_out_times
 from ..tensors.convert import Frame, make_leaf, warn_left_out
 from ..tensors.reading import Read, of_entry, of_rows, of_variable, read_all, widened_dtype
-from ..tensors.values import take_rows, tensor_from_numpy
+from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
 from .order import READ_BYTES, Ints
 
@@ -134,10 +135,14 @@ class Part:
         """The values of some of the rows that were asked for, in memory of their own."""
         if not self.column.held or (self.index is None and self.own and last - first == len(self.values)):
             return self.values
-        rows = slice(first, last) if self.index is None else self.index[first:last]
-        if isinstance(self.values, torch.Tensor):
-            return take_rows(self.values, rows)
-        return np.array(self.values[rows])
+        array = self._array
+        # in one thread: those of torch wait for each other on busy cores
+        copied = array[first:last].copy() if self.index is None else np.take(array, self.index[first:last], axis=0)
+        return from_codes(copied, self.values.dtype) if isinstance(self.values, torch.Tensor) else copied
+
+    @cached_property
+    def _array(self) -> np.ndarray[Any, Any]:
+        return to_codes(self.values) if isinstance(self.values, torch.Tensor) else self.values
 
 
 class RowReader:
@@ -168,7 +173,7 @@ class RowReader:
         self._unbatched = unbatched
         self._kept = Kept()
         self._whole: dict[Key, Values] = {}
-        self._last: tuple[Shape, Frame, list[Entry]] | None = None
+        self._last: tuple[Shape, Frame, list[Entry | None]] | None = None
         _warn_of_repeats(self.columns)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -252,23 +257,25 @@ class RowReader:
         if made is None or made[0] != shape:
             made = self._last = shape, *self._made_for(shape)  # all batches but the last one have one shape
         _, frame, entries = made
-        leaves = [self._leaf(*each, shape) for each in zip(self.columns, entries, picked, strict=True)]
+        leaves = [
+            values if entry is None else self._leaf(column, entry, values, shape)
+            for column, entry, values in zip(self.columns, entries, picked, strict=True)
+        ]
         return frame.filled(dict(zip(self._keys, leaves, strict=True)))
 
-    def _made_for(self, shape: Shape) -> tuple[Frame, list[Entry]]:
-        """The tensordicts to be filled, and the entries as they are in them."""
+    def _made_for(self, shape: Shape) -> tuple[Frame, list[Entry | None]]:
+        """The tensordicts to be filled, and the entries as they are in them; None where rows go in as they are."""
         lead = len(self.sizes)
         batches = {
             key: replace(batch, dims=(*self._names, *batch.dims[lead:]), sizes=(*shape, *batch.sizes[lead:]))
             for key, batch in self._batches.items()
         }
-        entries = [column.placed(batches[column.entry.key[:-1]], shape, lead) for column in self.columns]
+        placed = ((column, column.placed(batches[column.entry.key[:-1]], shape, lead)) for column in self.columns)
+        entries = [None if c.held and entry.is_plain and len(shape) == 1 else entry for c, entry in placed]
         return Frame(batches, self._keys), entries
 
     def _leaf(self, column: Column, entry: Entry, values: Values, shape: Shape) -> Any:
         if column.held:
-            if entry.is_plain and len(shape) == 1:
-                return values
             values = values.reshape((*shape, *values.shape[1:]))
         elif isinstance(values, torch.Tensor):
             values = values.clone()

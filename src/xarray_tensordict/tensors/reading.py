@@ -38,7 +38,7 @@ _TOGETHER = 32 << 20
 """How many bytes of chunks are decompressed at once, at most, where a chunk is not larger."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Read:
     """A variable, or a part of one, to be read.
 
@@ -80,16 +80,17 @@ def read_all(reads: Sequence[Read]) -> list[Any]:
         from .._compat.dask import compute_arrays
 
         found.update(zip(delayed, compute_arrays(list(delayed.values())), strict=True))
-    tasks: dict[int, list[tuple[int, Callable[[], Any]]]] = {}
-    for number, job in enumerate(reads):
-        for task in job.tasks:
-            tasks.setdefault(job.threads, []).append((number, task))
-    for threads in sorted(tasks, reverse=True):  # those of which few are to be held at once come last
-        size = sum(reads[number].nbytes for number in {number for number, _ in tasks[threads]})
+    tasks = [(number, task) for number, job in enumerate(reads) for task in job.tasks]
+    for threads in sorted(
+        {job.threads for job in reads}, reverse=True
+    ):  # those of which few are to be held at once come last
+        here = [number for number, job in enumerate(reads) if job.threads == threads]
+        own = tasks if len(here) == len(reads) else [task for task in tasks if task[0] in here]
+        size = sum(reads[number].nbytes for number in here)
         values = at_once(
-            lambda task: _named(task[1], reads[task[0]].name), tasks[threads], threads if size >= WORTH_THREADS else 1
+            lambda task: _named(task[1], reads[task[0]].name), own, threads if size >= WORTH_THREADS else 1
         )
-        found.update({number: value for (number, _), value in zip(tasks[threads], values, strict=True)})
+        found.update({number: value for (number, _), value in zip(own, values, strict=True)})
     return [found[number] if job.result is None else _named(job.result, job.name) for number, job in enumerate(reads)]
 
 
@@ -142,8 +143,7 @@ def _take(raw: RawRows, rows: Any, target: torch.Tensor | None, kept: Kept | Non
     if target is not None:
         raw.take(rows, to_codes(target))
         return target
-    array = torch.from_numpy(raw.take(rows, kept=kept))
-    return array if raw.codes is None else from_codes(array, raw.codes)
+    return from_codes(raw.take(rows, kept=kept), raw.codes)
 
 
 def _takes_bytes(target: torch.Tensor) -> bool:
@@ -173,8 +173,7 @@ def mapped_tensor(variable: xr.Variable) -> torch.Tensor | None:
     view = array.private(key)
     if view is None or not view.flags.aligned:
         return None
-    tensor = torch.from_numpy(view)
-    return tensor if codes is None else from_codes(tensor, codes)
+    return from_codes(view, codes)
 
 
 def tensor_dtype(entry: Entry) -> torch.dtype | None:

@@ -289,23 +289,15 @@ def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return plain.numpy()
 
 
-def from_codes(codes: torch.Tensor, torch_dtype: str | torch.dtype) -> torch.Tensor:
-    """Integers as the values of a dtype of the same width whose codes they are."""
-    dtype = getattr(torch, torch_dtype) if isinstance(torch_dtype, str) else torch_dtype
-    if dtype is torch.complex32:
+def from_codes(codes: np.ndarray[Any, Any], dtype: str | torch.dtype | None) -> torch.Tensor:
+    """A tensor over the memory of an array of values, or of the codes of a dtype that numpy lacks; the way back."""
+    tensor = torch.from_numpy(codes)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype or tensor.dtype
+    if wanted is tensor.dtype:
+        return tensor
+    if wanted is torch.complex32:
         hear_of_complex32()
-    return codes.view(dtype)
-
-
-def take_rows(tensor: torch.Tensor, rows: Any) -> torch.Tensor:
-    """Rows of a tensor on the CPU, by number or as a slice, in memory of their own.
-
-    It is done in one thread: for the rows of a batch torch starts all of its own, which have to wait for each other
-    (measured on busy cores: 64 rows of 12 kB 16 ms, with numpy 0.1 ms).
-    """
-    codes = to_codes(tensor)
-    picked = torch.from_numpy(codes[rows].copy() if isinstance(rows, slice) else np.take(codes, rows, axis=0))
-    return picked if tensor.dtype in _HAS_NUMPY_TWIN else from_codes(picked, tensor.dtype)
+    return tensor.view(wanted)
 
 
 # --- rows: non-tensor data --------------------------------------------------------------------------------------------
