@@ -57,6 +57,12 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
     return bare
 
 
+def positional(variable: xr.Variable) -> xr.Variable:
+    """The same variable past xarray's cache, its axes called by their position, since names may repeat."""
+    dims = [f"axis_{axis}" for axis in range(variable.ndim)]
+    return xr.Variable(dims, past_cache(variable)._data, fastpath=True)
+
+
 def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
     """The array of the reader behind a variable that has not been loaded, and the selection from it.
 

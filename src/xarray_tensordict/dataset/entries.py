@@ -1,21 +1,23 @@
-"""Which variable of a Dataset becomes which entry of a tensordict, and how: the plan both doors follow.
+"""Which variable of a Dataset becomes which entry of a tensordict, and how.
 
-Nothing is read here. ``to_tensordict`` carries the plan out at once, the lazy door one read at a time.
+Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordict``, the lazy tensordict, batches and writers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import xarray as xr
 
-from .._compat.xarray import multiindex_dims, transpose_axes
+from .._compat.xarray import bare_array, multiindex_dims, positional, reads_fresh_arrays, transpose_axes
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.rules import is_marked
 from ..core.suggest import there_are
+from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import key_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
@@ -27,7 +29,7 @@ _NOT_IN_TORCH = frozenset(np.dtype(name).name for name in ("longdouble", "clongd
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry to be.
+    """A variable as an entry of a tensordict.
 
     Attributes
     ----------
@@ -43,6 +45,8 @@ class Entry:
         A tensor; "rows": one Python object for each batch element; "value": one Python object for all.
     batch
         The batch of the group it is in.
+    missing_axes
+        The batch axes that a partial variable lacks.
     torch_dtype
         The name of the torch dtype its values were widened from.
     """
@@ -53,20 +57,41 @@ class Entry:
     entry_class: EntryClass
     form: Form
     batch: GroupBatch
+    missing_axes: tuple[int, ...] = ()
     torch_dtype: str | None = None
 
     @property
-    def missing_axes(self) -> tuple[int, ...]:
-        """The batch axes that a partial variable lacks."""
-        return tuple(axis for axis, dim in enumerate(self.batch.dims) if dim not in self.variable.dims)
+    def sizes(self) -> tuple[int, ...]:
+        """The batch that it has: none of an unbatched entry."""
+        return () if self.entry_class == "unbatched" else self.batch.sizes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the entry: that of the variable, broadcast to the batch where it is partial."""
-        if self.entry_class != "partial":
-            return tuple(self.variable.shape)
-        held = sum(dim in self.variable.dims for dim in self.batch.dims)
-        return (*self.batch.sizes, *self.variable.shape[held:])
+        """The shape of the tensor, broadcast to the batch where it is partial; of rows, the batch they are in."""
+        if self.form == "rows":
+            return self.sizes
+        held = len(self.sizes) - len(self.missing_axes)
+        return (*self.sizes, *self.variable.shape[held:])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its values as they are read are the tensor."""
+        return self.form == "tensor" and not self.missing_axes
+
+    @cached_property
+    def raw(self) -> RawRows | None:
+        """Its rows, where they can be read straight from a file."""
+        found = bare_array(self.variable) if self.form == "tensor" else None
+        return None if found is None else raw_rows(*found, self.torch_dtype)
+
+    @cached_property
+    def is_fresh(self) -> bool:
+        """Whether every read of the variable gives an array of its own."""
+        return reads_fresh_arrays(self.variable)
+
+    def lazy(self) -> Entry:
+        """The same entry for many reads: the variable past xarray's cache, its axes called by their position."""
+        return replace(self, variable=positional(self.variable))
 
 
 @dataclass
@@ -165,7 +190,8 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
     form: Form = "tensor"
     if variable.dtype.kind not in "biufcmM" or variable.encoding.get("tensordict_non_tensor"):
         form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
-    return Entry(key, name, variable, entry_class, form, batch, _torch_dtype(variable))
+    missing = () if entry_class != "partial" else tuple(i for i, d in enumerate(batch.dims) if d not in variable.dims)
+    return Entry(key, name, variable, entry_class, form, batch, missing, _torch_dtype(variable))
 
 
 def _torch_dtype(variable: xr.Variable) -> str | None:

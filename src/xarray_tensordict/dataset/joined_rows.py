@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -136,14 +136,10 @@ def _without_rows(part: xr.Variable) -> xr.Variable:
 @lru_cache(2**12)
 def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """The chunks of dask along the first axis of one part."""
-    import dask.array.core
+    from .._compat import dask
 
     # dask cannot tell how large objects are
-    if dtype.hasobject or 0 in shape:
-        return (shape[0],)
-    normalize: Callable[..., Any] = dask.array.core.normalize_chunks
-    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, dtype=dtype)[0]
-    return rows
+    return (shape[0],) if dtype.hasobject or 0 in shape else dask.row_chunks(shape, dtype)
 
 
 def join(parts: Mapping[str, xr.Dataset], dim: str) -> dict[str, xr.Variable]:

@@ -13,6 +13,7 @@ import xarray as xr
 from ..formats.registry import describe_source, format_of, unwrapped
 from ..lazy.lazy_nodes import Group
 from ..lazy.persistent import persistent_from_dataset
+from ..tensors.reading import tensor_dtype
 from .summary import Summary, shortened, summarize
 from .text import summary_text
 
@@ -137,4 +138,4 @@ def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry
             yield from _entries(member, key)
         else:
             kind = {"rows": "NonTensorStack", "value": "NonTensorData"}.get(member.form, "")
-            yield TensorEntry(key, kind or str(member.dtype).removeprefix("torch."), tuple(member.shape))
+            yield TensorEntry(key, kind or str(tensor_dtype(member)).removeprefix("torch."), tuple(member.shape))

@@ -272,6 +272,34 @@ def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
     return first, int(np.datetime64(_NS_MAX, "ns").astype(dtype).view(np.int64))
 
 
+# --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------
+
+_CODES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+
+
+def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a tensor on the CPU as a numpy array: its values, or their codes where numpy lacks the dtype.
+
+    Examples
+    --------
+    >>> to_codes(torch.ones(2, dtype=torch.bfloat16))
+    array([16256, 16256], dtype=uint16)
+    """
+    plain = tensor if tensor.dtype in _HAS_NUMPY_TWIN else tensor.view(_CODES[tensor.element_size()])
+    return plain.numpy()
+
+
+def from_codes(codes: np.ndarray[Any, Any], dtype: str | torch.dtype | None) -> torch.Tensor:
+    """A tensor over the memory of an array of values, or of the codes of a dtype that numpy lacks; the way back."""
+    tensor = torch.from_numpy(codes)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype or tensor.dtype
+    if wanted is tensor.dtype:
+        return tensor
+    if wanted is torch.complex32:
+        hear_of_complex32()
+    return tensor.view(wanted)
+
+
 # --- rows: non-tensor data --------------------------------------------------------------------------------------------
 
 

@@ -25,8 +25,8 @@ from ...dataset.entries import Entry, Plan, plan_entries, td_names
 from ...dataset.record import infer_dataset
 from ...dataset.tensorclasses import classes_of
 from ...dataset.trees import flat_view
-from ...tensors.convert import Leaf, compute_together, make_leaf
-from ...tensors.frames import Frame
+from ...tensors.convert import Frame, make_leaf
+from ...tensors.reading import read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.arguments import check_choice
@@ -161,8 +161,9 @@ def _foreign(folder: Path) -> str | None:
 def _template(plan: Plan, unbatched: Any) -> TensorDict:
     """The tensordict with all that is not a tensor, and for each tensor one element that stands for all."""
     others = [entry for entry in plan.entries if entry.form != "tensor"]
-    values = dict(zip((e.key for e in others), compute_together([e.variable for e in others]), strict=True))
-    leaves: dict[Key, Leaf] = {}
+    found = read_variables([entry.variable for entry in others], [entry.name for entry in others])
+    values = dict(zip((entry.key for entry in others), found, strict=True))
+    leaves: dict[Key, Any] = {}
     for entry in plan.entries:
         if entry.form == "tensor":
             leaves[entry.key] = torch.zeros((), dtype=_dtype(entry)).expand(_shape(entry))
@@ -380,7 +381,7 @@ def _source(entry: Entry) -> Any:
     import dask.array
 
     data = as_declared(entry.variable, entry.name).data
-    for axis in entry.missing_axes if entry.entry_class == "partial" else ():
+    for axis in entry.missing_axes:
         data = dask.array.expand_dims(data, axis)
     return dask.array.broadcast_to(data, _shape(entry))
 
@@ -388,7 +389,7 @@ def _source(entry: Entry) -> Any:
 def _write_variable(entry: Entry, target: _Target) -> None:
     """Write a variable that dask does not hold: as it is in memory, or some rows at a time from where it lies."""
     variable = past_cache(entry.variable)
-    missing = entry.missing_axes if entry.entry_class == "partial" else ()
+    missing = entry.missing_axes
     everything = (slice(None),) * len(target.shape)
     step = _rows_at_once(variable)
     if not step:
