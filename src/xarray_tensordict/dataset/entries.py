@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from .._compat.xarray import multiindex_dims, transpose_axes
+from .._compat.xarray import in_memory, is_index_data, multiindex_dims, transpose_axes
 from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.objects import held_objects
 from ..core.rules import is_marked
 from ..core.suggest import there_are
 from .describe import key_of
@@ -186,18 +187,32 @@ def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
 
 
 def _why_not(variable: xr.Variable) -> str | None:
-    """Why no tensordict can hold a variable, from its dtype alone; None where one can."""
+    """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    if dtype.kind == "O" and "calendar" in {*variable.encoding, *variable.attrs}:
+    calendar = _calendar(variable) if dtype.kind == "O" else None
+    if calendar is not None:
         return (
-            f"it holds dates of the calendar {variable.encoding.get('calendar', variable.attrs.get('calendar'))!r}, or outside "
-            f"1678 to 2262, which int64 nanoseconds cannot hold; convert the calendar, or exclude it"
+            f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
+            "convert the calendar, or exclude it"
         )
     if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
         return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
     if dtype.kind == "V":
         return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
     return None
+
+
+def _calendar(variable: xr.Variable) -> Any:
+    """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
+    declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
+    if declared is not None or not (in_memory(variable) or is_index_data(variable)):
+        return declared
+    values = np.asarray(variable.values)
+    return (
+        next((item.calendar for item in values.flat if hasattr(item, "calendar")), None)
+        if held_objects(values) == "dates"
+        else None
+    )
 
 
 def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:

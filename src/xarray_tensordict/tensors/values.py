@@ -15,6 +15,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from ..collection import without_collection
+from ..core.objects import held_objects
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -196,7 +197,7 @@ def _copy_needed(array: np.ndarray[Any, Any], name: str) -> str:
 def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     """The message for a dtype that torch lacks: what was expected, what was found, what to do."""
     dtype = array.dtype
-    if dtype.kind == "O" and _holds_cftime(array):
+    if dtype.kind == "O" and held_objects(array) == "dates":
         return (
             f"{name!r} holds cftime dates of another calendar, and a tensor needs dates of the standard calendar "
             "between 1678 and 2262 (int64 nanoseconds since 1970-01-01); convert them with ds.convert_calendar() "
@@ -210,14 +211,6 @@ def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     if dtype.kind == "V":
         return f"{expected}; take its fields one by one, or convert it to a dtype that torch has"
     return f"{expected}; a tensordict holds it as non-tensor data, or convert it first with .astype(...)"
-
-
-def _holds_cftime(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the first object that is not missing is a date of cftime (which is not imported for this)."""
-    for item in array.flat:
-        if item is not None and not isinstance(item, float):
-            return type(item).__module__.partition(".")[0] == "cftime"
-    return False
 
 
 def _nanoseconds(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

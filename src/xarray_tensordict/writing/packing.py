@@ -218,6 +218,8 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     """
     values = np.asarray(values).ravel()
     kind = values.dtype.kind
+    if kind == "O" and not values.size:
+        return None
     dtype = np.dtype(encoding.get("dtype") or values.dtype)
     said = [f"{word}={encoding[word]!s}" for word in CF_WORDS if word != "dtype" and encoding.get(word) is not None]
     words = f"{dtype} with {', '.join(said)}" if said else str(dtype)

@@ -86,7 +86,7 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         new = as_declared(new, name)
     if kind in "mM":
         fitted = _times(name, new, there, array, attrs, where)
-    elif kind == "O" and held_objects(read_now(new)) == "dates":
+    elif kind == "O" and ("calendar" in there.encoding or _holds_dates(new)):
         fitted = _dates(name, new, there, array, where)
     elif kind in "UTOS":
         fitted = _text(name, new, array, where)
@@ -129,13 +129,21 @@ def _times(
     return _as_there(name, new, there, array, where)
 
 
+def _holds_dates(variable: xr.Variable) -> bool:
+    """Whether Python objects in memory are dates; those of dask are not computed for the question."""
+    return variable.chunks is None and held_objects(read_now(variable)) == "dates"
+
+
 def _dates(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
     """Dates of cftime: numbers in the units and the calendar of the array."""
-    calendar, expected = new.values.flat[0].calendar if new.size else None, there.encoding.get("calendar")
-    if expected is None or calendar not in (None, expected):
+    expected = there.encoding.get("calendar")
+    new = xr.Variable(new.dims, read_now(new), new.attrs, fastpath=True)
+    found = {getattr(item, "calendar", None) for item in new.values.flat}
+    if expected is None or found - {expected}:
         raise ValueError(
-            f"{where}: variable {name!r} holds {f'dates of the calendar {expected!r}' if expected else 'no dates'} there, "
-            f"found dates of the calendar {calendar!r}; convert them with ds.convert_calendar(), or drop the variable"
+            f"{where}: variable {name!r} has {f'dates of the calendar {expected!r}' if expected else 'no dates'} there, found "
+            f"{' and '.join(f'dates of the calendar {each!r}' if each else 'objects that are no dates' for each in found)}; "
+            "convert them with ds.convert_calendar(), or drop the variable"
         )
     return _as_there(name, new, there, array, where)
 

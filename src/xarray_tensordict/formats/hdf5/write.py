@@ -276,11 +276,13 @@ def write_with_xarray(plan: WritePlan, output: Hdf5Output, prefix: Key, options:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     for number, (key, group) in enumerate(plan.groups.items()):
         ds = _netcdf_dataset(group, options)
-        explicit = {
-            name: {**ds.variables[name].encoding, **options.encoding[group.node.names[name]]}
-            for name in group.stored
-            if group.node.names[name] in options.encoding
-        }
+        explicit = {}
+        for name in group.stored:
+            encoding, asked = ds.variables[name].encoding, options.encoding.get(group.node.names[name])
+            # xarray drops chunks that are larger than the array, unless they are asked for
+            sizes = zip(encoding.get("chunksizes", ()), ds.variables[name].shape, strict=False)
+            if asked is not None or any(chunk > size for chunk, size in sizes):
+                explicit[name] = {**encoding, **(asked or {})}
         with netcdf_group(
             ds,
             output.file,
@@ -336,8 +338,8 @@ def _netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[s
 
 
 def _is_netcdf(value: Any) -> bool:
-    """Whether netCDF holds an attribute: a text, numbers, or a list of texts without a number among them."""
+    """Whether netCDF holds an attribute: numbers, a text, or a list of texts without a number among them."""
     if not isinstance(value, str | list | np.ndarray):
         return False
     kind = np.asarray(value).dtype.kind
-    return kind in "iuf" or (kind == "U" and all(isinstance(item, str) for item in value))
+    return kind in "iuf" or (kind == "U" and all(isinstance(item, str) and "\0" not in item for item in value))
