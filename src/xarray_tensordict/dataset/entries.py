@@ -128,7 +128,7 @@ def plan_entries(
     wanted = None if isinstance(coords, bool) else set(_checked_names(ds, coords))
     tuples = multiindex_dims(ds)
     plan = Plan(inference.groups)
-    _check_paths(ds)
+    check_paths(ds)
     for name, variable in ds.variables.items():
         key = key_of(name)
         if name in tuples or any("/".join(key[:n]) in excluded for n in range(1, len(key) + 1)):
@@ -166,10 +166,10 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
     form: Form = "tensor"
     if variable.dtype.kind not in "biufcmM" or variable.encoding.get("tensordict_non_tensor"):
         form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
-    return Entry(key, name, variable, entry_class, form, batch, _torch_dtype(variable))
+    return Entry(key, name, variable, entry_class, form, batch, torch_dtype_of(variable))
 
 
-def _torch_dtype(variable: xr.Variable) -> str | None:
+def torch_dtype_of(variable: xr.Variable) -> str | None:
     """The dtype recorded where values were widened, as long as they still have the widened dtype."""
     recorded = variable.encoding.get("torch_dtype")
     widened = {"complex32": "complex64"}.get(str(recorded), "float32")
@@ -227,7 +227,7 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
     return found
 
 
-def _check_paths(ds: xr.Dataset) -> None:
+def check_paths(ds: xr.Dataset) -> None:
     """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
     keys = {key_of(name): name for name in ds.variables}
     for key, name in keys.items():
@@ -236,6 +236,6 @@ def _check_paths(ds: xr.Dataset) -> None:
         for length in range(1, len(key)):
             if key[:length] in keys:
                 raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an entry "
-                    f"and a nested tensordict; rename one of them"
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
+                    "an entry and a group; rename one of them"
                 )

@@ -137,7 +137,8 @@ def decoded_dtype(variable: xr.Variable, encoding: Mapping[str, Any], *, as_json
     except _FAILS:
         return np.dtype(object)
     attrs = {word: jsonable(value) for word, value in coded.attrs.items()} if as_json else coded.attrs
-    return np.dtype(decode_cf_variable("values", xr.Variable(("q",), coded.values, attrs)).dtype)
+    found: np.dtype[Any] = decode_cf_variable("values", xr.Variable(("q",), coded.values, attrs)).dtype
+    return found
 
 
 def checked(

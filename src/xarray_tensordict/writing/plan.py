@@ -19,6 +19,7 @@ from ..core.objects import jsonable
 from ..core.rules import is_marked
 from ..core.unbatched_entry import encode_array
 from ..dataset.describe import key_of
+from ..dataset.entries import check_paths
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
 from ..dataset.trees import flat_view, own_datasets
@@ -230,19 +231,13 @@ def check_names(ds: xr.Dataset) -> None:
     for dim in ds.dims:
         if not isinstance(dim, str):
             raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
-    keys = {key_of(name): name for name in ds.variables}
-    for key, name in keys.items():
-        bad = next((part for part in key if not part or part in _RESERVED), None)
+    check_paths(ds)
+    for name in ds.variables:
+        bad = next((part for part in key_of(name) if part in _RESERVED), None)
         if bad is not None:
             raise ValueError(
                 f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); rename it"
             )
-        for length in range(1, len(key)):
-            if key[:length] in keys:
-                raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
-                    "an array and a group; rename one of them"
-                )
 
 
 def _check_multiindex(ds: xr.Dataset) -> None:
@@ -297,15 +292,12 @@ def plan_write(
     layout: Layout,
     format: Format,  # noqa: A002
     *,
-    lazily: bool = False,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> WritePlan:
     """Plan the writing of a whole store.
 
     Parameters
     ----------
-    lazily
-        Whether values that dask computes must stay uncomputed (``compute=False``).
     encoding
         What the caller asks for, by the names of the Dataset.
 
@@ -328,7 +320,7 @@ def plan_write(
                     "batch dims; rename it, or write with layout='xarray'"
                 )
             asked = (encoding or {}).get(called, {})
-            place = Place(called, layout, format, source.classes[(*key, name)], group.batch_dims, lazily, asked)
+            place = Place(called, layout, format, source.classes[(*key, name)], group.batch_dims, asked)
             stored = store_form(variable, place)
             stored.role = "coord" if name in node.coords else "data"
             if stored.form == "unbatched":

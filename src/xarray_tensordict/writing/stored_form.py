@@ -18,11 +18,13 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
-from .._compat.xarray import read
+from .._compat.xarray import read, transpose_axes
 from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
 from ..core.objects import held_objects, is_text_dtype, python_objects, same_object, to_json
+from ..core.times import to_nanoseconds
 from ..core.unbatched_entry import encode_array, entry_record
+from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
 from .blockwise import as_declared, map_values, read_now
 from .encodings import cf_encoding
@@ -86,8 +88,6 @@ class Place:
         How the variable relates to the batch of its group.
     batch_dims
         The batch dims of its group, under the names that the variable has.
-    lazily
-        Whether values that dask computes must stay uncomputed (``compute=False``).
     asked
         The encoding that the caller asks for.
     """
@@ -97,7 +97,6 @@ class Place:
     format: Format
     entry_class: EntryClass
     batch_dims: tuple[str, ...] = ()
-    lazily: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -229,18 +228,15 @@ def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list
 def _transposed(variable: xr.Variable, axes: list[int]) -> xr.Variable:
     if axes == sorted(axes):
         return variable
-    # by numbers, since xarray transposes no variable that has a dim twice
-    numbered = xr.Variable(range(variable.ndim), variable._data, fastpath=True).transpose(*axes)
-    moved = xr.Variable([variable.dims[axis] for axis in axes], numbered._data, variable.attrs, fastpath=True)
+    moved = transpose_axes(variable, axes)
     dropped = {"chunks", "shards", "chunksizes", "preferred_chunks"}
     moved.encoding = {key: value for key, value in variable.encoding.items() if key not in dropped}
     return moved
 
 
 def _torch_record(variable: xr.Variable) -> dict[str, Any]:
-    recorded = variable.encoding.get("torch_dtype")
-    widened = {"complex32": "complex64"}.get(str(recorded), "float32")
-    return {"torch_dtype": str(recorded)} if recorded is not None and variable.dtype.name == widened else {}
+    recorded = torch_dtype_of(variable)
+    return {} if recorded is None else {"torch_dtype": recorded}
 
 
 # -- numbers and times -------------------------------------------------------------------------------------------------
@@ -252,13 +248,13 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
             f"variable {place.name!r}: neither torch nor zarr has a dtype for {variable.dtype}; convert it with "
             f".astype('float64'), which loses precision"
         )
-    if place.batch_dims and place.entry_class != "batched":
-        if variable.dtype.kind in _TIMES:
-            _check_time_attrs(variable, place)
-            check_times(variable, place)
-        return _unbatched(variable, place)
+    unbatched = bool(place.batch_dims) and place.entry_class != "batched"
     if variable.dtype.kind in _TIMES:
-        return Stored(encode_times(variable, place), record=_unit_record(variable))
+        return Stored(
+            encode_times(variable, place), "unbatched" if unbatched else "array", record=_unit_record(variable)
+        )
+    if unbatched:
+        return _unbatched(variable, place)
     if not variable.dtype.isnative:
         native = variable.dtype.newbyteorder("=")
         return Stored(map_values(variable, lambda values: values.astype(native), native))
@@ -292,6 +288,8 @@ def with_values(path: str, was: Mapping[str, Any], values: np.ndarray[Any, Any])
     if values.dtype.kind in "iuf" and any(word in attrs for word in CF_PACKING):
         remedy = "its entry in '_unbatched' is packed so; write to a new store"
         values = encoded(path, xr.Variable(dims, values), attrs, np.dtype(was["dtype"]), remedy=remedy).values
+    elif values.dtype.kind in _TIMES and was["dtype"] == "int64":
+        values = nanoseconds(values, path)
     return encode_array(values, dims, attrs=attrs, role=was.get("role", "data"), record=entry_record(was))
 
 
@@ -302,48 +300,15 @@ def _unit_record(variable: xr.Variable) -> dict[str, Any]:
 
 def encode_times(variable: xr.Variable, place: Place) -> xr.Variable:
     """Datetimes as int64 nanoseconds since 1970-01-01, timedeltas as int64 nanoseconds, NaT the smallest int64."""
-    _check_time_attrs(variable, place)
-    if not place.lazily or variable.chunks is None:
-        check_times(variable, place)
-    counts = map_values(variable, lambda values: nanoseconds(values, place.name), np.dtype("int64"))
-    counts.attrs = {**variable.attrs, **NS_ATTRS[variable.dtype.kind]}
-    return counts
-
-
-def _check_time_attrs(variable: xr.Variable, place: Place) -> None:
     for attr in ("units", "calendar", "dtype"):
         if attr in variable.attrs:
             raise ValueError(
                 f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how times are "
                 "stored; delete the attribute"
             )
-
-
-def check_times(variable: xr.Variable, place: Place) -> None:
-    """Raise ``ValueError`` for times outside of what int64 nanoseconds hold; times in nanoseconds are not read."""
-    if variable.dtype.kind not in _TIMES or np.datetime_data(variable.dtype)[0] == "ns" or not variable.size:
-        return
-    if variable.chunks is None:
-        nanoseconds(read(variable), place.name)
-        return
-    counts = map_values(variable, lambda values: values.view("int64"), np.dtype("int64")).data
-    # NaT is the smallest int64, and is no time
-    low, high = compute_together(_where_not_nat(counts).min(), counts.max())
-    nanoseconds(np.array([max(int(low), -(2**63) + 1), int(high)]).view(variable.dtype), place.name)
-
-
-def compute_together(*values: Any) -> tuple[Any, ...]:
-    """Compute several dask objects as one graph."""
-    import dask.base
-
-    compute: Any = dask.base.compute
-    return tuple(compute(*values))
-
-
-def _where_not_nat(counts: Any) -> Any:
-    import dask.array
-
-    return dask.array.where(counts == np.iinfo("int64").min, 0, counts)
+    counts = map_values(variable, lambda values: nanoseconds(values, place.name), np.dtype("int64"))
+    counts.attrs = {**variable.attrs, **NS_ATTRS[variable.dtype.kind]}
+    return counts
 
 
 def nanoseconds(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -352,23 +317,16 @@ def nanoseconds(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
     Raises
     ------
     ValueError
-        Outside of what int64 holds: numpy wraps around silently.
+        Outside of what int64 holds.
     """
-    native = np.asarray(values).astype(values.dtype.newbyteorder("="), copy=False)
-    finest = native.dtype.str[1:3] + "[ns]"
-    try:
-        converted = native.astype(finest)
-    except OverflowError:  # newer versions of numpy
-        converted = np.full(native.shape, "NaT", finest)
-    same = (converted.astype(native.dtype) == native) | (np.isnat(converted) & np.isnat(native))
-    if not same.all():
-        wrong = native[~same].ravel()[0]
-        span = "dates between 1677-09-21 and 2262-04-11" if native.dtype.kind == "M" else "durations up to 292 years"
+    counts, lost = to_nanoseconds(values)
+    if lost is not None:
+        span = "dates between 1677-09-21 and 2262-04-11" if values.dtype.kind == "M" else "durations up to 292 years"
         raise ValueError(
-            f"variable {name!r} holds {wrong}, and layout='tensordict' stores times as int64 nanoseconds, which hold "
+            f"variable {name!r} holds {lost}, and layout='tensordict' stores times as int64 nanoseconds, which hold "
             f"{span}; write with layout='xarray', or drop the variable"
         )
-    return converted.view("int64")
+    return counts
 
 
 # -- Python objects ----------------------------------------------------------------------------------------------------
