@@ -242,6 +242,18 @@ def test_float32_stays_float32(tmp_path: Path, kind: str, chunked: bool, encodin
 
 
 @KINDS
+@CHUNKED
+@pytest.mark.filterwarnings("ignore:variable 'v' of dtype float32 is packed:UserWarning")
+def test_float32_is_appended_to_packed_float32(tmp_path: Path, kind: str, chunked: bool) -> None:
+    ds = one(np.array([1, 7, 2993], "f4") * np.float32(0.3052037), SINGLE)
+    WRITERS[kind](ds, tmp_path / "a", **({"unlimited_dims": ["q"]} if kind == "h5" else {}))
+    appended(ds.chunk(q=2) if chunked else ds, tmp_path / "a", kind)
+    found = read(tmp_path / "a")
+    np.testing.assert_array_equal(found, np.tile(ds["v"].values, 2))
+    assert found.dtype == np.float32
+
+
+@KINDS
 def test_float64_stays_float64_where_its_packing_is_of_float32(tmp_path: Path, kind: str) -> None:
     ds = one(np.array([0.5, 1.0, np.nan]), {**SINGLE, "scale_factor": np.float32(0.5)})
     with warnings.catch_warnings():

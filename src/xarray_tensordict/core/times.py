@@ -6,6 +6,19 @@ from typing import Any
 
 import numpy as np
 
+_MAX = 2**63 - 1
+"""The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
+_PER_UNIT = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "D": 86_400_000_000_000,
+    "W": 604_800_000_000_000,
+}
+
 
 def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
     """The int64 nanoseconds of datetimes or timedeltas of any unit, NaT the smallest int64.
@@ -16,7 +29,7 @@ def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], A
         A view where the times are nanoseconds.
     lost
         The first time that nanoseconds do not hold, out of range or finer; None where there is none. numpy wraps around
-        silently.
+        silently, both ways, so its own conversion cannot tell.
 
     Examples
     --------
@@ -26,12 +39,27 @@ def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], A
     np.datetime64('2500-01-01T00:00:00')
     """
     native = np.asarray(times).astype(times.dtype.newbyteorder("="), copy=False)
-    if np.datetime_data(native.dtype) in {("ns", 1), ("generic", 1)}:
+    unit, step = np.datetime_data(native.dtype)
+    if step == 1 and unit in {"ns", "generic"}:
         return native.view(np.int64), None
     finest = f"{native.dtype.kind}8[ns]"
-    try:
+    if unit in {"ps", "fs", "as"}:
         converted = native.astype(finest)
-    except OverflowError:  # newer versions of numpy
-        converted = np.full(native.shape, "NaT", finest)
-    same = (converted.astype(native.dtype) == native) | (np.isnat(converted) & np.isnat(native))
-    return converted.view(np.int64), None if same.all() else native[~same].ravel()[0]
+        lost = (converted.astype(native.dtype) != native) & ~np.isnat(native)
+    else:
+        first, last = _range_in_steps(native.dtype)
+        counts = native.view(np.int64)
+        lost = ((counts < first) | (counts > last)) & ~np.isnat(native)
+        converted = (np.where(lost, np.array(0, native.dtype), native) if lost.any() else native).astype(finest)
+    return converted.view(np.int64), native[lost].ravel()[0] if lost.any() else None
+
+
+def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The first and the last count of the unit of a dtype whose nanoseconds fit into int64."""
+    unit, step = np.datetime_data(dtype)
+    if unit in _PER_UNIT:
+        ns = _PER_UNIT[unit] * step
+        return -(_MAX // ns), _MAX // ns
+    # years and months: the one that the first nanosecond lies in has begun before it
+    first = int(np.datetime64(-_MAX, "ns").astype(dtype).view(np.int64)) + 1
+    return first, int(np.datetime64(_MAX, "ns").astype(dtype).view(np.int64))

@@ -232,7 +232,9 @@ def check_paths(ds: xr.Dataset) -> None:
     keys = {key_of(name): name for name in ds.variables}
     for key, name in keys.items():
         if "" in key:
-            raise ValueError(f"variable {name!r}: a part of its path is empty; rename it, a '/' separates nested keys")
+            raise ValueError(
+                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
+            )
         for length in range(1, len(key)):
             if key[:length] in keys:
                 raise ValueError(

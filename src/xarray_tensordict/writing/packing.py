@@ -222,7 +222,11 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     if kind == "O" and not values.size:
         return None
     dtype = np.dtype(encoding.get("dtype") or values.dtype)
-    said = [f"{word}={encoding[word]!s}" for word in CF_WORDS if word != "dtype" and encoding.get(word) is not None]
+    said = [
+        f"{word}={encoding[word]!r}" if isinstance(encoding[word], str) else f"{word}={encoding[word]!s}"
+        for word in CF_WORDS
+        if word != "dtype" and encoding.get(word) is not None
+    ]
     words = f"{dtype} with {', '.join(said)}" if said else str(dtype)
     if kind == "c" and dtype.kind != "c":
         return f"{words} does not hold complex numbers"
