@@ -234,7 +234,8 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
         coded = _encoded(values, encoding)
         with quiet(*XARRAY_SAYS), np.errstate(all="ignore"):
             stored = xr.Variable(("q",), coded.values, coded.attrs)
-            found = decode_cf_variable("values", stored, decode_timedelta=kind == "m").values
+            times = xr.coders.CFDatetimeCoder(use_cftime=True) if kind == "O" else True
+            found = decode_cf_variable("values", stored, decode_times=times, decode_timedelta=kind == "m").values
     except _FAILS as error:
         return f"{words} does not hold its values ({error})"
     if kind in "mMO":
