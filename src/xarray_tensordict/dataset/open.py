@@ -48,7 +48,7 @@ from .describe import describe_group
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, restore
+from .restoring import claim_nested_coordinates, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
@@ -375,7 +375,7 @@ def _decode_group(
     }
     for name, variable in decoded.items():
         array = group.arrays.get(name)
-        role = array.role if array is not None else None
+        role = array.role if array is not None and _decodes_role(array, options) else None
         # an index stays a coordinate where its dim had to be renamed
         is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
         if is_index or role == "coord":
@@ -383,6 +383,11 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
+
+
+def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
+    """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
+    return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
 def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
@@ -404,7 +409,7 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     # xarray says of repeated dims that few operations take them
     with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
-        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
+        variable = xr.Variable(dims, data, stored_attrs(array.attrs, array.record), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")
     if preferred and type(preferred) is dict:
         # xarray keyed them by the recorded names

@@ -482,6 +482,6 @@ def stacked_rows(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim
 
 
 def _same(one: Any, other: Any) -> bool:
-    from ...writing.stored_form import same_object
+    from ...core.objects import same_object
 
     return same_object(one, other)

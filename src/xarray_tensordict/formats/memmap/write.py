@@ -21,6 +21,7 @@ from tensordict import NonTensorData, TensorDict
 from ..._compat.xarray import in_memory, past_cache
 from ...core.inference import BatchDims
 from ...core.model import Inference, Key
+from ...core.objects import same_object
 from ...dataset.entries import Entry, Plan, plan_entries, td_names
 from ...dataset.record import infer_dataset
 from ...dataset.tensorclasses import classes_of
@@ -30,9 +31,9 @@ from ...tensors.reading import read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.arguments import check_choice
+from ...writing.blockwise import as_declared
 from ...writing.disk_blocks import allocate
 from ...writing.replacing import free_name, remove, replaced, swap
-from ...writing.stored_form import as_declared, same_object
 from .arrays import CODE_DTYPES
 from .levels import CLASS_NAME, LOST_NAMES, META, file_stem, stack_shape
 
