@@ -77,9 +77,12 @@ class Format(ABC):
     ----------
     expects
         What it opens, as messages list it.
+    marks
+        The files that mark a folder of it, as messages list them; empty where it has no folders.
     targets
-        What it writes: by the name that ``convert --to`` takes, the endings of the names of such files. URLs and new
-        files are told apart by them.
+        What it writes: by the name that ``convert --to`` takes, the endings of the names of new files.
+    url_endings
+        The endings of URLs that it opens.
     engine
         The engine of xarray's own that opens such stores, None where there is none.
     backend
@@ -89,7 +92,9 @@ class Format(ABC):
     """
 
     expects: ClassVar[str]
+    marks: ClassVar[str] = ""
     targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    url_endings: ClassVar[tuple[str, ...]] = ()
     engine: ClassVar[str | None] = None
     backend: ClassVar[str | None] = None
     why_not_annotated: ClassVar[str | None] = None

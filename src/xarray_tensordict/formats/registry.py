@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Format, StoreOptions
 from .hdf5.format import Hdf5Format
+from .icechunk.format import IcechunkFormat
+from .kerchunk.format import KerchunkFormat
 from .memmap.format import MemmapFormat
 from .zarr.format import ZarrFormat
 
@@ -23,8 +25,10 @@ FORMATS: tuple[Format, ...] = (
     ZarrFormat(),
     Hdf5Format(),
     MemmapFormat(),
+    IcechunkFormat(),
+    KerchunkFormat(),
 )
-"""In the order in which they are asked; the first one opens URLs whose ending says nothing."""
+"""In the order in which they are asked; the first one opens URLs whose ending belongs to no other."""
 
 # Magic bytes of formats that other engines open (Unidata's and WMO's format specifications).
 _OTHERS = {
@@ -98,7 +102,7 @@ def find_source(store: Any) -> Source:
         return Source(value, description, _format_of_object(value))
     path = os.fspath(value)
     if is_url(path):
-        return Source(path, description, format_by_ending(path) or FORMATS[0])
+        return Source(path, description, _format_of_url(path))
     path = os.path.abspath(path.removeprefix("file://"))
     return Source(path, description, _format_of_path(path, description))
 
@@ -106,6 +110,10 @@ def find_source(store: Any) -> Source:
 def is_url(path: str) -> bool:
     """Whether a path is a URL of something that is not a local file."""
     return "://" in path and not path.startswith("file://")
+
+
+def _format_of_url(url: str) -> Format:
+    return next((each for each in FORMATS if each.url_endings and url.lower().endswith(each.url_endings)), FORMATS[0])
 
 
 def format_by_ending(path: str) -> Format | None:
@@ -215,7 +223,8 @@ def _format_of_path(path: str, description: str) -> Format:
     for each in FORMATS:
         if each.claims(path):
             return each
-    *others, last = (each.expects for each in FORMATS)
+    marks = {each: f" (a folder with {each.marks})" if each.marks and os.path.isdir(path) else "" for each in FORMATS}
+    *others, last = (f"{each.expects}{marks[each]}" for each in FORMATS)
     raise ValueError(f"{description}: expected {', '.join(others)} or {last}, found {_found_at(Path(path))}")
 
 
@@ -225,7 +234,7 @@ def _found_at(path: Path) -> str:
         inside = sorted(child.name for child in path.iterdir())[:10]
         stores = [name for name in inside if _is_claimed(path / name)]
         hint = f". In it are {stores}: open one of these" if stores else ""
-        return f"a folder with {inside or 'nothing'} in it, and none of the files that mark one of these{hint}"
+        return f"a folder with {inside or 'nothing'} in it{hint}"
     with path.open("rb") as file:
         magic = file.read(8)
     for start, (what, engine) in _OTHERS.items():

@@ -22,6 +22,7 @@ class Hdf5Format(Format):
 
     expects = "an HDF5 file"
     targets: ClassVar = {"hdf5": (".h5", ".hdf5", ".hdf", ".nc", ".nc4")}
+    url_endings = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
     engine = "h5netcdf"
     backend = "h5"
 

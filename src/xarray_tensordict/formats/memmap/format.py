@@ -19,6 +19,7 @@ class MemmapFormat(Format):
     """What ``td.memmap``, ``td.save``, ``td.consolidate`` and ``ReplayBuffer.dumps`` write."""
 
     expects = "a memory-mapped tensordict"
+    marks = "'meta.json'"
     targets: ClassVar = {"memmap": (), "tdz": (".tdz",)}
     why_not_annotated = (
         "a memory-mapped tensordict records its batch, and has no place for the names of other dims; set td.names with "

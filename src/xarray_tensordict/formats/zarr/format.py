@@ -21,6 +21,7 @@ class ZarrFormat(Format):
     """zarr, versions 2 and 3."""
 
     expects = "a zarr store"
+    marks = "'zarr.json' or '.zgroup'"
     targets: ClassVar = {"zarr": (".zarr",), "zip": (".zip",)}
     engine = "zarr"
     backend = "zarr"
@@ -29,22 +30,28 @@ class ZarrFormat(Format):
         if not isinstance(source, str):
             return _is_zarr_object(source)
         if os.path.isdir(source):
-            return any(os.path.exists(os.path.join(source, name)) for name in _ROOT_FILES)
+            found = next((name for name in _ROOT_FILES if os.path.exists(os.path.join(source, name))), None)
+            return found is not None and not (found == ".zmetadata" and is_parquet_reference(source))
         return _is_archive_of_zarr(source)
 
     def open(self, source: Any, description: str, options: StoreOptions) -> Store:
         from .read import ZarrGroupStore
 
+        store = self.store_of(source, options)
         return ZarrGroupStore.open(
-            source,
+            store,
             description=description,
             root=options.group,
             consolidated=options.consolidated,
-            storage_options=options.storage_options,
+            storage_options=options.storage_options if store is source else None,
             zarr_format=options.zarr_format,
             allow_pickle=options.allow_pickle,
             mask=options.use_zarr_fill_value_as_mask,
         )
+
+    def store_of(self, source: Any, options: StoreOptions) -> Any:
+        """What zarr opens; formats that are read through a store of zarr override it."""
+        return source
 
     def kind(self, source: Any) -> str:
         return "zarr store"
@@ -85,6 +92,15 @@ def _is_zarr_object(source: Any) -> bool:
     from zarr.storage import StorePath
 
     return isinstance(source, (ZarrStore, StorePath, dict))
+
+
+def is_parquet_reference(folder: str) -> bool:
+    """Whether a folder holds references to chunks in other files, whose ``.zmetadata`` looks like that of zarr v2."""
+    try:
+        with open(os.path.join(folder, ".zmetadata"), "rb") as file:
+            return b'"record_size"' in file.read()
+    except OSError:
+        return False
 
 
 def _is_archive_of_zarr(path: str) -> bool:
