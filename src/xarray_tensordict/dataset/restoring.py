@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from xarray.core import indexing
 
+from .._compat.xarray import data_of
 from ..core.metadata import CF_SCALES
 from ..core.model import Key, StoredGroup
 from ..formats.array_wrappers import _Wrapped
@@ -49,9 +50,9 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
     if unit in _UNITS and variable.dtype.kind in "mM" and np.datetime_data(variable.dtype)[0] != unit:
         dtype = np.dtype(f"{variable.dtype.kind}8[{unit}]")
         kept = {name: value for name, value in variable.encoding.items() if name not in _STORED_ONLY}
-        variable = _with_data(variable, variable.dims, OfDtype(variable._data, dtype), kept)
+        variable = _with_data(variable, variable.dims, OfDtype(data_of(variable), dtype), kept)
     elif unpacked in _FLOATS and variable.dtype.kind == "f" and variable.dtype != unpacked:
-        wrapped = OfDtype(variable._data, np.dtype(unpacked))
+        wrapped = OfDtype(data_of(variable), np.dtype(unpacked))
         variable = _with_data(variable, variable.dims, wrapped, dict(variable.encoding))
     if isinstance(order, list) and sorted(order) == list(range(variable.ndim)) and order != sorted(order):
         dims = tuple(variable.dims[axis] for axis in order)
@@ -59,7 +60,7 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
         for name in ("chunks", "chunksizes", "shards", "original_shape"):
             if isinstance(encoding.get(name), tuple) and len(encoding[name]) == variable.ndim:
                 encoding[name] = tuple(encoding[name][axis] for axis in order)
-        variable = _with_data(variable, dims, Transposed(variable._data, tuple(order)), encoding)
+        variable = _with_data(variable, dims, Transposed(data_of(variable), tuple(order)), encoding)
     return variable
 
 

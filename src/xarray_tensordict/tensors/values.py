@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from ..collection import without_collection
 from ..core.objects import held_objects
 from ..core.times import to_nanoseconds
-from ..quiet import quiet
+from ..quiet import quiet, without_collection
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,

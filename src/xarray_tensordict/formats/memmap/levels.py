@@ -398,7 +398,7 @@ class LevelReader:
 def leaf_of(source: Any, dtype: str, shape: tuple[int, ...]) -> Leaf:
     """The tensor of a torch dtype whose bytes are `source`; None for a tensor without elements."""
     codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
-    array = RawArray(_Nothing() if source is None else source, codes, shape)
+    array = RawArray(_Nothing() if source is None else source, np.dtype(codes), shape)
     return Leaf(WidenedArray(array, dtype), dtype) if dtype in CODE_DTYPES else Leaf(array)
 
 
