@@ -7,8 +7,10 @@ knows neither zarr nor h5py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -99,13 +101,15 @@ class StoredArray:
 class RecordedBatch:
     """The batch that a store records for a group: sizes, and names where it has any.
 
-    ``sizes`` is None where only names are recorded; ``in_front`` are the dims that stood in front of them then, so that
-    only dims that came later are taken for new batch dims.
+    ``sizes`` is None where only names are recorded. ``in_front`` are the other dims that were there then and could stand in
+    front of them, so that only dims that came later are taken for new batch dims. ``axes`` are the dims that some variables
+    had then, so that a renamed dim can be followed.
     """
 
     sizes: tuple[int, ...] | None
     names: tuple[str | None, ...] | None
     in_front: frozenset[str] = field(default=frozenset(), repr=False)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -208,6 +212,11 @@ class ArrayInfo:
                 f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
             )
 
+    @cached_property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class GroupBatch:
@@ -223,12 +232,15 @@ class GroupBatch:
         The kind of evidence the decision rests on.
     reason
         The same as a sentence, without a full stop.
+    notes
+        More sentences: which arrays disagree, which dim came second and what to pass to get it, who did not vote and why.
     """
 
     dims: tuple[str | None, ...]
     sizes: tuple[int, ...]
     evidence: EvidenceKind
     reason: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from .._compat.xarray import multiindex_dims, transpose_axes
+from ..core.features import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
-from ..core.rules import is_marked
 from ..core.suggest import there_are
 from .describe import key_of
 

@@ -12,10 +12,10 @@ from typing import Any
 import xarray as xr
 
 from .._compat.xarray import multiindex_dims
+from ..core.features import is_marked
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.naming import qualify, renamed_batches
-from ..core.rules import is_marked
 from ..dataset.describe import key_of
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
