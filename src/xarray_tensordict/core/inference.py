@@ -26,9 +26,10 @@ from .model import (
     RecordedBatch,
     Role,
     group_name,
+    private_group,
 )
 from .rules import Ballot, by_named_dims, by_shape, elements, find_batch, no_batch, with_notes
-from .voting import EMPTY, did_not_vote, names_of, private_group, silent_members, sparse_kind, without_elements
+from .voting import EMPTY, did_not_vote, names_of, silent_members, sparse_kind, without_elements
 
 __all__ = [
     "ArrayInfo",
@@ -55,6 +56,7 @@ def infer_batch(
     each: bool = False,
     recorded: Mapping[Key, RecordedBatch] | None = None,
     group_attrs: Mapping[Key, Mapping[str, Any]] | None = None,
+    beside: Iterable[ArrayInfo] = (),
     where: str = "the dataset",
 ) -> Inference:
     """Decide which leading dims are the batch.
@@ -72,6 +74,8 @@ def infer_batch(
         For each group that records a batch, what it records.
     group_attrs
         The attributes of groups: ``coordinates`` and ``encoding-type`` are read.
+    beside
+        The arrays of the groups beside this one, under keys like ``("posterior", "mu")``, where it is not a root.
     where
         How messages call the store.
 
@@ -102,13 +106,27 @@ def infer_batch(
     'time' leads 1 of 2 numeric data arrays ('t2m'); 'lat' is a feature dim by its name
     """
     ordered = tuple(arrays)
-    tree = _Tree(sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where, each)
+    siblings = _Tree(sorted(beside, key=lambda info: info.key), {}, {}, where) if beside else None
+    tree = _Tree(
+        sorted(ordered, key=lambda info: info.key), dict(group_attrs or {}), dict(recorded or {}), where, each, siblings
+    )
     tree.decide((), None, given)
     classes = {
         info.key: classify(info, tree.batches[info.key[:-1]], sparse=tree.sparse(info.key[:-1]) is not None)
         for info in ordered
     }
     return Inference(tree.batches, classes, tuple(dict.fromkeys(tree.warnings)))
+
+
+def may_have_more(inference: Inference, arrays: Iterable[ArrayInfo]) -> bool:
+    """Whether the root could have a longer batch if a group beside it had one: all its arrays go on with one named dim."""
+    first, *more = inference.batch_dims or (None,)
+    seconds = {
+        info.dims[1:2]
+        for info in arrays
+        if len(info.key) == 1 and info.role == "data" and info.kind == "numeric" and first in info.dims[:1]
+    }
+    return first is not None and not more and len(seconds) == 1 and seconds.isdisjoint({(), (None,)})
 
 
 def classify(info: ArrayInfo, batch: GroupBatch, *, sparse: bool = False) -> EntryClass:
@@ -143,6 +161,7 @@ class _Tree:
     recorded: dict[Key, RecordedBatch]
     where: str
     each: bool = False
+    beside: _Tree | None = None
     batches: dict[Key, GroupBatch] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -315,8 +334,10 @@ class _Tree:
         """What a group has by itself; where a group beside it has more of the same dims, so much of them."""
         if key not in self._inferences:
             batch = self._by_itself(key)
-            for sibling in self.children[key[:-1]] if key and len(batch.dims) == 1 else ():
-                more = self._by_itself(sibling).dims
+            tree = self if key else self.beside or self
+            siblings = tree.children[key[:-1]] if key or self.beside else []
+            for sibling in siblings if len(batch.dims) == 1 else ():
+                more = tree._by_itself(sibling).dims
                 if len(more) > len(batch.dims) and more[0] == batch.dims[0]:
                     batch = self._as_sibling(key, batch, sibling, more)
             self._inferences[key] = batch
@@ -369,12 +390,18 @@ class _Tree:
         return self._asking[key]
 
     def _is_overruled(self, key: Key) -> bool:
+        """Whether the groups in one speak against its own arrays: those that agree do not hold most of the numbers."""
         ballot = self.ballot(key)
         own = find_batch(ballot)
-        if not own.sizes:
-            return True
-        shared = self._shared_by_children(key)
-        return len(ballot.voters) == 1 and not all(_agree(own, shared, axis) for axis in range(len(own.sizes)))
+        if own.sizes and len(ballot.voters) > 1:
+            return False
+        children = {child: elements(self.voters_below(child)) for child in self.speaking(key)}
+        agree = [
+            held
+            for child, held in children.items()
+            if own.sizes and all(_agree(own, self._inferred(child), axis) for axis in range(len(own.sizes)))
+        ]
+        return 2 * sum(agree) <= sum(children.values())
 
     def _shared_by_children(self, key: Key) -> GroupBatch:
         """Rule 6: a group takes what all those in it share; those without voters do not count."""

@@ -309,7 +309,8 @@ def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
     counted = set(NOT_NUMERIC.values())
     electors = [info for info in ballot.arrays if info.shape and ballot.silent.get(info.key[-1]) in counted]
     if not ballot.voters:
-        electors = [info for info in electors if info.dims[0] is None]  # a table of nothing but text
+        # a table of nothing but text, whose axes have no names but those that this package gave them
+        electors = [info for info in electors if info.dims[0] is None or is_marked(info.dims[0])]
     electors += ballot.voters
     held: Counter[int] = Counter({0: 0})
     for info in electors:

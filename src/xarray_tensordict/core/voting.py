@@ -160,28 +160,6 @@ def ragged_members(arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[in
     return found
 
 
-# -- groups that a format keeps for itself -----------------------------------------------------------------------------
-
-
-def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
-    """Say what a group is that a format keeps for itself, else None.
-
-    MATLAB's ``#refs#`` and ``#subsystem#``, hidden groups, and the search indexes of PyTables.
-
-    Examples
-    --------
-    >>> private_group("_i_table", {})
-    'the search index of a PyTables table'
-    """
-    kind = attrs.get("CLASS")
-    kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
-    if name.startswith("_i_") or kind in {"TINDEX", "INDEX"}:
-        return "the search index of a PyTables table"
-    if name in {"#refs#", "#subsystem#"}:
-        return "a group that MATLAB keeps for itself"
-    return "a hidden group" if name.startswith(".") else None
-
-
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
