@@ -30,7 +30,7 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
 
 def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
     """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
-    found = []
+    found: list[str] = []
     if inference.batch_size:
         return found
     for keys in _alike(inference).values():

@@ -185,13 +185,11 @@ class MemmapStore:
         self._told = True
 
         last = group_name((*key, next(reversed(level.children))))
-        # single steps are no episodes: there are no rows to join
-        rows = all(child.batch for child in level.children.values())
-        advice = ", or concatenate them with xr.open_datatree(...).td.concat(dim)" if rows else ""
         warn(
             f"{self._description}: the members of the lazy stack at {group_name(key)!r} differ ({level.ragged}), so "
             f"they are "
-            f"shown as the groups {group_name((*key, '0'))!r} to {last!r}. Open one of them with group={advice}",
+            f"shown as the groups {group_name((*key, '0'))!r} to {last!r}. Open one of them with group=, or, where they "
+            f"differ in the number of rows alone, concatenate them with xr.open_datatree(...).td.concat(dim)",
             LeftOutWarning,
         )
 
