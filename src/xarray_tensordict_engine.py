@@ -204,7 +204,9 @@ def _open(
     from xarray_tensordict.formats.registry import open_store
     from xarray_tensordict.quiet import without_collection
 
-    store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
+    of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}
+    store = open_store(source, **of_store)
+    parent, _, name = (arguments.get("group") or "").strip("/").rpartition("/")
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
         group=arguments.get("group"),
@@ -213,6 +215,7 @@ def _open(
         dims=arguments.get("dims"),
         drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
+        above=partial(open_store, source, **{**of_store, "group": parent or None}) if name else None,
     )
     try:
         with without_collection():

@@ -22,9 +22,9 @@ from .._compat.xarray import (
     reads_fresh_arrays,
     transpose_axes,
 )
+from ..core.features import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.objects import held_objects
-from ..core.rules import is_marked
 from ..core.suggest import there_are
 from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import key_of

@@ -46,7 +46,7 @@ def summary_html(summary: Summary) -> str:
         formatting_html.format_dims(sizes, sizes) or "<div class='xr-obj-name'>none</div>",
         f"<div class='xr-obj-type'>&ensp;{size_text(summary.nbytes)}</div>" if summary.nbytes else "",
     ]
-    sections = [_line("Why:", summary.reason)]
+    sections = [_line("Why:", summary.reason), *(_line("", sentence) for sentence in summary.evidence)]
     if summary.groups:
         title = "Groups with a batch of their own:"
         sections.append(_list(title, _group_texts(summary.groups, summary.groups_total), summary.groups_total))

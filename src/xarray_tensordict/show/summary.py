@@ -13,6 +13,7 @@ import xarray as xr
 
 from ..core.model import GroupBatch, Inference, Key, group_name
 from ..dataset.entries import Entry, Plan, plan_entries
+from ..dataset.hidden_groups import hidden_text
 from ..dataset.tensorclasses import classes_of
 from .layout import layout_text
 
@@ -77,6 +78,8 @@ class Summary:
         The batch dims and their sizes.
     reason
         The evidence, one sentence.
+    evidence
+        More of it: which arrays disagree, which dim came second, who did not vote and why.
     groups
         Groups with a batch of their own (`groups_total` counts all).
     sections
@@ -93,6 +96,7 @@ class Summary:
 
     batch: tuple[tuple[str, int], ...]
     reason: str
+    evidence: tuple[str, ...]
     groups: tuple[GroupLine, ...]
     groups_total: int
     sections: tuple[Section, ...]
@@ -115,20 +119,23 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the lists, None gives all."""
     plan = plan_entries(ds, inference)
     batch = inference.groups[()]
+    decided = _decision(ds, batch)
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
+    opened = ds.encoding.get("xarray_tensordict", {})
     told = [
-        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *opened.get("left_out", ()),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
     ]
     return Summary(
         batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
-        reason=_reason(ds, inference),
+        reason=decided.reason,
+        evidence=decided.notes,
         groups=tuple(_group_line(key, inference.groups[key]) for key in own[:longest]),
         groups_total=len(own),
         sections=tuple(section for section in _sections(plan, longest) if section.total),
         left_out=tuple(told[:longest]),
         left_out_total=len(told),
-        hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
+        hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
         notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
@@ -177,13 +184,13 @@ def _class_text(found: tuple[Key, str]) -> str:
     return f"saved from the tensorclass {name}{where}" + ("" if key else "; to_tensordict(cls=...) gives it back")
 
 
-def _reason(ds: xr.Dataset, inference: Inference) -> str:
-    """The evidence; where the engine decided from shapes and named the dims itself, what it saw then."""
-    notes = ds.encoding.get("xarray_tensordict", {})
-    seen = (tuple(notes.get("batch_dims", ())), tuple(notes.get("batch_size", ())))
-    if notes.get("reason") and seen == (inference.batch_dims, inference.batch_size):
-        return str(notes["reason"])
-    return inference.reason
+def _decision(ds: xr.Dataset, batch: GroupBatch) -> GroupBatch:
+    """The decision; that of the opening, which saw axes without names, as long as the Dataset is what was opened."""
+    opened = ds.encoding.get("xarray_tensordict", {})
+    seen = opened.get("batch")
+    shapes = {str(name): variable.shape for name, variable in ds.variables.items()}
+    same = seen is not None and (seen.dims, seen.sizes) == (batch.dims, batch.sizes) and opened["shapes"] == shapes
+    return seen if same else batch
 
 
 def _sections(plan: Plan, longest: int | None) -> list[Section]:
@@ -242,20 +249,3 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
             "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
         )
     ]
-
-
-def _hidden_text(hidden: dict[str, tuple[int, ...]]) -> str:
-    if not hidden:
-        return ""
-    first = next(iter(hidden))
-    shown = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
-    more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
-    return (
-        f"{len(hidden)} group{'s' if len(hidden) > 1 else ''} with a batch of their own ({shown}{more}); "
-        f"open one with group='{first}', all with xr.open_datatree(...) or nested=True; episodes of different "
-        f"lengths become one Dataset with dt['{_parent_of(first)}'].td.concat('time')"
-    )
-
-
-def _parent_of(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0] or "/"

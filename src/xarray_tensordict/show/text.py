@@ -9,6 +9,7 @@ def summary_text(summary: Summary) -> str:
     """The text of ``ds.td``."""
     total = f", {size_text(summary.nbytes)}" if summary.nbytes else ""
     lines = [f"<xarray_tensordict> batch ({batch_text(summary.batch)}){total}", f"    why: {summary.reason}"]
+    lines += [f"    {sentence}" for sentence in summary.evidence]
     if summary.groups:
         lines.append("Groups with a batch of their own:")
         lines += [f"    {group.path}: ({group.batch})" for group in summary.groups]

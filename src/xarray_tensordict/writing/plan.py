@@ -12,11 +12,11 @@ from typing import Any
 import xarray as xr
 
 from .._compat.xarray import multiindex_dims
+from ..core.features import is_marked
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.naming import qualify, renamed_batches
 from ..core.objects import jsonable
-from ..core.rules import is_marked
 from ..core.unbatched_entry import encode_array
 from ..dataset.describe import key_of
 from ..dataset.entries import check_paths

@@ -188,9 +188,8 @@ class MemmapStore:
         warn(
             f"{self._description}: the members of the lazy stack at {group_name(key)!r} differ ({level.ragged}), so "
             f"they are "
-            f"shown as the groups {group_name((*key, '0'))!r} to {last!r}. Open one of them with group=, or "
-            f"concatenate them "
-            f"with xr.open_datatree(...).td.concat(dim)",
+            f"shown as the groups {group_name((*key, '0'))!r} to {last!r}. Open one of them with group=, or, where they "
+            f"differ in the number of rows alone, concatenate them with xr.open_datatree(...).td.concat(dim)",
             LeftOutWarning,
         )
 
