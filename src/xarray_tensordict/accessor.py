@@ -414,7 +414,7 @@ class DatasetAccessor(LoadingMethods):
         batch_dims: BatchDims | None = None,
         *,
         coords: bool | Iterable[str] = True,
-        unbatched: Literal["drop", "expand", "raise"] = "drop",
+        unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
         exclude: Iterable[str] = (),
         mode: Literal["w", "w-"] = "w",
         compute: bool = True,
@@ -436,9 +436,9 @@ class DatasetAccessor(LoadingMethods):
         coords
             Whether coordinates become entries, or the names of those that do.
         unbatched
-            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out,
-            "expand" writes them once for each element of the batch, "raise" raises. tensordict cannot memory-map
-            unbatched tensors; ``to_zarr`` and ``to_h5`` keep them.
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
+            entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
+            "expand" writes them once for each element of the batch, "raise" raises.
         exclude
             Names of variables or of groups to leave out.
         mode

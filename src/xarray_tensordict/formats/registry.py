@@ -190,10 +190,6 @@ def _format_of_path(path: str, description: str) -> str:
                 f"{engine}; "
                 f"ds.td works on a Dataset from any engine"
             )
-    from .memmap.consolidated import read_footer
-
-    if read_footer(str(local)) is not None:
-        return "memmap"
     found = f"a file that starts with {magic!r}" if magic else "an empty file"
     raise ValueError(
         f"{description}: expected a zarr store, an HDF5 file or a .tdz archive, found {found}. If another engine of "
