@@ -45,10 +45,16 @@ def await_requests(seconds: float = 60) -> None:
     sync(others())
 
 
-def document(node: zarr.Group, name: str) -> Any:
+def document(node: zarr.Group | zarr.Array[Any], name: str) -> Any:
     """A JSON document below a group; None where there is none."""
     buffer = sync(node.store.get(_below(node, name), default_buffer_prototype()))
     return None if buffer is None else json.loads(buffer.to_bytes())
+
+
+def update_document(node: zarr.Group | zarr.Array[Any], name: str, changes: Mapping[str, Any]) -> None:
+    """Change members of a JSON document of a group or an array; one that is not there is made."""
+    text = json.dumps({**(document(node, name) or {}), **changes}, indent=2)
+    sync(node.store.set(_below(node, name), default_buffer_prototype().buffer.from_bytes(text.encode())))
 
 
 def any_exists(node: zarr.Group, *names: str) -> bool:
@@ -59,7 +65,7 @@ def any_exists(node: zarr.Group, *names: str) -> bool:
     return any(sync(node.store.exists(_below(node, name))) for name in names)
 
 
-def _below(node: zarr.Group, name: str) -> str:
+def _below(node: zarr.Group | zarr.Array[Any], name: str) -> str:
     return f"{node.path}/{name}" if node.path else name
 
 

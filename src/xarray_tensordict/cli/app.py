@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from ..formats.registry import target_names
+
 _STORE = click.argument("store")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
@@ -174,7 +176,7 @@ def annotate(
 @_engine_options
 @click.option(
     "--to",
-    type=click.Choice(["zarr", "zip", "hdf5", "memmap", "tdz"]),
+    type=click.Choice(target_names()),
     help="What to write, where the ending does not say it.",
 )
 @click.option(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ..formats.registry import describe_source, format_of, unwrapped
+from ..formats.registry import find_source
 from ..lazy.persistent import persistent_from_dataset
 from ..testing import assert_same_tensordict
 
@@ -118,19 +118,18 @@ def _compared(first: Callable[[], Any], second: Callable[[], Any], what: str) ->
 
 def _bare_libraries(store: Any) -> list[Finding]:
     """What xarray and tensordict see without this package; it matters to those who share the store with them."""
-    source = unwrapped(store)
-    found = format_of(source, describe_source(source))
-    if found == "memmap":
+    source = find_source(store)
+    engine, backend = source.format.engine, source.format.backend
+    if engine is None or backend is None:
         return []
     from tensordict import TensorDict
 
-    bare_td = TensorDict.from_zarr if found == "zarr" else TensorDict.from_h5
-    engine = "zarr" if found == "zarr" else "h5netcdf"
+    bare_td = getattr(TensorDict, f"from_{backend}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [
-            _opened("bare tensordict", lambda: f"batch size {list(bare_td(source).batch_size)}"),
-            _opened("bare xarray", lambda: _variables(source, engine)),
+            _opened("bare tensordict", lambda: f"batch size {list(bare_td(source.value).batch_size)}"),
+            _opened("bare xarray", lambda: _variables(source.value, engine)),
         ]
 
 

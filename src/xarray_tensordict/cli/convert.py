@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any
 
 import xarray as xr
 
-Target = Literal["zarr", "zip", "hdf5", "memmap", "tdz"]
-
-_BY_ENDING: dict[str, Target] = {
-    ".zarr": "zarr",
-    ".zip": "zip",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".nc": "hdf5",
-    ".tdz": "tdz",
-}
+from ..formats.registry import FORMATS, format_of_target, target_by_ending, target_names
 
 
-def target_kind(path: str, to: str | None) -> Target:
+def target_kind(path: str, to: str | None) -> str:
     """What to write, by the ending of the path or by the caller's word.
 
     Examples
@@ -34,17 +24,18 @@ def target_kind(path: str, to: str | None) -> Target:
     ValueError
         Where neither says it.
     """
-    kinds = get_args(Target)
+    kinds = target_names()
     if to is not None and to not in kinds:
         raise ValueError(f"to: expected one of {list(kinds)}, got {to!r}")
-    found = _BY_ENDING.get(PurePosixPath(path).suffix.lower())
+    found = target_by_ending(path)
     if to == "zarr" and found == "zip":
         return "zip"
     chosen = next((kind for kind in kinds if kind == to), found)
     if chosen is None:
+        endings = [ending for each in FORMATS for names in each.targets.values() for ending in names]
         raise ValueError(
             f"{path}: the ending does not say what to write; say it with --to ({', '.join(kinds)}), or use one of the endings "
-            f"{', '.join(_BY_ENDING)}"
+            f"{', '.join(endings)}"
         )
     return chosen
 
@@ -93,9 +84,5 @@ def convert(
         opened.close()
         opened = xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)
     with opened:
-        if kind in {"memmap", "tdz"}:
-            opened.td.to_memmap(target, mode=mode, progress=progress)
-        elif kind == "hdf5":
-            opened.td.to_h5(target, mode=mode, layout=layout, chunks=chunks, progress=progress)
-        else:
-            opened.td.to_zarr(target, mode=mode, layout=layout, chunks=chunks, progress=progress)
+        options: dict[str, Any] = {"mode": mode, "layout": layout, "chunks": chunks, "progress": progress}
+        format_of_target(kind).write(opened, target, **options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..formats.registry import describe_source, format_of, unwrapped
+from ..formats.registry import find_source
 from ..lazy.lazy_nodes import Group
 from ..lazy.persistent import persistent_from_dataset
 from .summary import Summary, shortened, summarize
@@ -108,6 +108,7 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
     >>> found.kind, found.batch_size, found.names
     ('zarr store', (6,), ('time',))
     """
+    source = find_source(store)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords) as ds:
@@ -116,18 +117,7 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
             entries = tuple(_entries(ptd.file))
             batch_size, names = tuple(ptd.batch_size), tuple(ptd.names)
     told = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
-    return Inspection(describe_source(unwrapped(store)), kind_of(store), summary, batch_size, names, entries, told)
-
-
-def kind_of(store: Any) -> str:
-    """What a store is, in words."""
-    source = unwrapped(store)
-    found = format_of(source, describe_source(source))
-    if found == "hdf5":
-        return "HDF5 file"
-    if found == "memmap":
-        return "archive of a tensordict" if str(source).endswith(".tdz") else "memory-mapped tensordict"
-    return "zarr store"
+    return Inspection(source.description, source.kind, summary, batch_size, names, entries, told)
 
 
 def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry]:

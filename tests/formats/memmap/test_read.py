@@ -485,7 +485,7 @@ def test_metadata_that_is_not_of_tensordict(path, text, message):
 def test_a_folder_that_is_nothing(path):
     path.mkdir()
     with pytest.raises(
-        ValueError, match=r"expected a zarr store .* or a memory-mapped tensordict .*, found a folder with nothing"
+        ValueError, match=r"expected a zarr store, .* or a memory-mapped tensordict, found a folder with nothing"
     ):
         xr.open_dataset(path, engine="tensordict")
     TensorDict({"x": torch.zeros(3), "n": {"y": torch.zeros(3)}}, [3]).memmap(path)
