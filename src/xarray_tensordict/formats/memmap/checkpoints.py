@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...warnings import InferredBatchWarning, warn
+from ..base import StoreOptions
 from ..fingerprint import Described, Entry, said_of
 from .files import read_json
 from .levels import Level, LevelReader
@@ -19,7 +20,7 @@ _COMPACT = frozenset({"_storage_shape", "shift", "is_full"})
 """Entries that the compact checkpoints of torchrl have (``TED2Flat``, ``TED2Nested``)."""
 
 
-def read_checkpoint(folder: Path, where: str, *, allow_pickle: bool, filled: bool) -> Level:
+def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
     """The tensordict of the storage in a folder, by default trimmed to the rows that have been filled.
 
     Raises
@@ -33,8 +34,8 @@ def read_checkpoint(folder: Path, where: str, *, allow_pickle: bool, filled: boo
             f"{folder / STORAGE_META}: expected the metadata of a storage of torchrl, with 'len', found {checkpoint!r:.200}"
         )
     if checkpoint.get("is_pytree"):
-        return _pytree(folder, checkpoint, described, where, filled=filled)
-    level = LevelReader(allow_pickle=allow_pickle).level(folder)
+        return _pytree(folder, checkpoint, described, where, filled=options.filled)
+    level = LevelReader(allow_pickle=options.allow_pickle).level(folder)
     if level.arrays.keys() >= _COMPACT:
         warn(
             f"{where}: the replay buffer was saved in a compact form of torchrl's own (FlatStorageCheckpointer or "
@@ -44,10 +45,10 @@ def read_checkpoint(folder: Path, where: str, *, allow_pickle: bool, filled: boo
             InferredBatchWarning,
         )
         return level
-    if not filled or not level.batch:
+    if not options.filled or not level.batch:
         return level
     trim = level.batch[0], _filled_rows(checkpoint["len"], level.batch, _cursor(folder), where)
-    return LevelReader(allow_pickle=allow_pickle, trim=trim).level(folder)
+    return LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
 
 
 def _cursor(folder: Path) -> int | None:

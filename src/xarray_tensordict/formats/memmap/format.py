@@ -36,7 +36,7 @@ class MemmapFormat(Format):
         return _is_archive(source)
 
     def open(self, source: Any, description: str, options: StoreOptions) -> Store:
-        from .read import MemmapStore, is_memmap_folder
+        from .read import is_memmap_folder, open_memmap
 
         if os.path.isdir(source) and not is_memmap_folder(Path(source)):
             raise ValueError(
@@ -44,13 +44,7 @@ class MemmapFormat(Format):
                 f"keeps them in an HDF5 file, in a compact form of torchrl's own; open {_compact_files(source)[0]!r} for "
                 f"its arrays"
             )
-        return MemmapStore.open(
-            source,
-            description=description,
-            root=options.group,
-            allow_pickle=options.allow_pickle,
-            filled=options.filled,
-        )
+        return open_memmap(source, description, options)
 
     def kind(self, source: Any) -> str:
         return "archive of a tensordict" if str(source).endswith(".tdz") else "memory-mapped tensordict"

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
+from ..base import StoreOptions
 from .checkpoints import STORAGE_META, read_checkpoint
 from .files import root_of
 from .levels import META, Level, LevelReader
@@ -20,64 +21,39 @@ def is_memmap_folder(path: Path) -> bool:
     return any((path / name).is_file() for name in (META, STORAGE_META, f"storage/{META}", f"storage/{STORAGE_META}"))
 
 
-class MemmapStore:
-    """A memory-mapped tensordict, open for reading. Use :meth:`open`.
+def open_memmap(path: str, description: str, options: StoreOptions) -> MemmapStore:
+    """Open a folder with a ``meta.json``, a ``.tdz`` archive, what ``ReplayBuffer.dumps`` wrote or ``storage`` in it.
 
-    Parameters
-    ----------
-    root
-        The level that is opened, which has been read.
-    description
-        How messages call it.
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such group.
+    ValueError
+        If it is no such store, or is damaged.
     """
+    folder = Path(path)
+    if folder.is_dir() and not (folder / META).is_file() and not (folder / STORAGE_META).is_file():
+        folder /= "storage"
+    with root_of(str(folder)) as location:
+        if isinstance(location, Path) and (location / STORAGE_META).is_file():
+            level = read_checkpoint(location, description, options)
+        else:
+            level = LevelReader(allow_pickle=options.allow_pickle).level(location)
+    key = tuple(part for part in (options.group or "").split("/") if part)
+    try:
+        return MemmapStore(_at(level, key), description)
+    except KeyError:
+        there = there_are(group_name(key), _paths(level), "the groups there are")
+        raise FileNotFoundError(f"{description}: group {group_name(key)!r} does not exist; {there}") from None
+
+
+class MemmapStore:
+    """A memory-mapped tensordict, whose metadata have been read; see :class:`...core.model.Store`."""
 
     def __init__(self, root: Level, description: str) -> None:
         self._root = root
         self._description = description
         self._has_warned = False
-
-    @classmethod
-    def open(
-        cls, path: str, *, description: str, root: str | None = None, allow_pickle: bool = False, filled: bool = True
-    ) -> MemmapStore:
-        """Open a folder or an archive.
-
-        Parameters
-        ----------
-        path
-            A folder with a ``meta.json``; what ``ReplayBuffer.dumps`` wrote, or the folder ``storage`` in it; a
-            ``.tdz`` archive.
-        description
-            How messages call it.
-        root
-            The path of the nested tensordict to open.
-        allow_pickle
-            Whether pickled non-tensor entries are loaded. This runs code that the store brings.
-        filled
-            Whether a replay buffer is trimmed to the rows that have been filled.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no group `root`.
-        ValueError
-            If it is no such store, or is damaged.
-        """
-        folder = Path(path)
-        if folder.is_dir() and not (folder / META).is_file() and not (folder / STORAGE_META).is_file():
-            folder /= "storage"
-        with root_of(str(folder)) as location:
-            if isinstance(location, Path) and (location / STORAGE_META).is_file():
-                found = read_checkpoint(location, description, allow_pickle=allow_pickle, filled=filled)
-            else:
-                found = LevelReader(allow_pickle=allow_pickle).level(location)
-        store = cls(found, description)
-        key = tuple(part for part in (root or "").split("/") if part)
-        try:
-            return cls(store._level(key), description)
-        except KeyError:
-            there = there_are(group_name(key), _paths(found), "the groups there are")
-            raise FileNotFoundError(f"{description}: group {group_name(key)!r} does not exist; {there}") from None
 
     @property
     def description(self) -> str:
@@ -92,7 +68,7 @@ class MemmapStore:
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; nothing is read but metadata."""
-        level = self._level(key)
+        level = _at(self._root, key)
         if level.ragged is not None and not self._has_warned:
             self._has_warned = True
             first, last = (group_name((*key, name)) for name in ("0", next(reversed(level.children))))
@@ -111,11 +87,11 @@ class MemmapStore:
             tensorclass=level.tensorclass,
         )
 
-    def _level(self, key: Key) -> Level:
-        level = self._root
-        for part in key:
-            level = level.children[part]
-        return level
+
+def _at(level: Level, key: Key) -> Level:
+    for part in key:
+        level = level.children[part]
+    return level
 
 
 def _paths(level: Level, key: Key = ()) -> list[str]:
