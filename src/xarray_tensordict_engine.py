@@ -37,7 +37,7 @@ _OF_STORE = (
 class TensorDictBackendEntrypoint(BackendEntrypoint):
     """Open stores that tensordict, xarray or anybody else wrote, with the batch found.
 
-    Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders, ``.tdz`` archives and consolidated files),
+    Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders and ``.tdz`` archives),
     and checkpoints of replay buffers of torchrl (rows in the order of the storage, also where it has wrapped around).
 
     Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:

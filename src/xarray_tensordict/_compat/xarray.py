@@ -29,7 +29,7 @@ _FRESH = frozenset(
     {
         "xarray.backends.zarr",
         "xarray_tensordict.formats.hdf5.arrays",
-        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
         "xarray_tensordict.formats.zarr.local",
     }

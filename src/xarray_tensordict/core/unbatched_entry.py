@@ -37,7 +37,7 @@ def encode_array(
     Parameters
     ----------
     values
-        Numbers, bools, datetimes or timedeltas.
+        Numbers, bools, datetimes or timedeltas, bytes of one length, or strings.
     dims, attrs, role
         As in the Dataset; ``role`` is "coord" or "data".
     record
@@ -50,6 +50,8 @@ def encode_array(
     [10.0, 0.0]
     """
     dtype = values.dtype
+    if dtype.kind in "OUT":
+        return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": values.tolist()}
     plain = values.view("int64") if dtype.kind in "mM" else values
     plain = np.ascontiguousarray(plain).astype(plain.dtype.newbyteorder("="), copy=False).reshape(values.shape)
     listable = plain.dtype.kind in "biu" or (
@@ -57,7 +59,9 @@ def encode_array(
     )
     encoded: dict[str, Any] = {
         "dims": list(dims),
-        "dtype": dtype.newbyteorder("=").name if dtype.kind not in "mM" else dtype.newbyteorder("=").str.lstrip("<>="),
+        "dtype": dtype.newbyteorder("=").name
+        if dtype.kind not in "mMS"
+        else dtype.newbyteorder("=").str.lstrip("<>=|"),
         "attrs": dict(attrs),
         "role": role,
         "data": plain.tolist() if listable and plain.size <= LARGEST_LIST else _to_base64(plain),
