@@ -23,9 +23,8 @@ from ..dataset.record import infer_dataset
 from ..formats.hdf5.files import open_for_changes
 from ..formats.registry import format_of, unwrapped
 from ..quiet import quiet
-from ..tensors.reading import tensor_dtype
+from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
-from .lazy_nodes import finish, read_together
 
 _EPOCH = (
     "nanoseconds since 1970-01-01",
