@@ -18,7 +18,7 @@ Sizes: TypeAlias = tuple[int, ...]
 
 
 @dataclass
-class Source:
+class OpenedStore:
     """What all nodes of one opened Dataset share.
 
     Attributes
@@ -78,14 +78,14 @@ class Group:
         Entries and groups, in the order of the Dataset.
     """
 
-    source: Source
+    source: OpenedStore
     key: Key
     sizes: Sizes
     names: tuple[str | None, ...]
     members: dict[str, Entry | Group] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan, source: Source) -> Group:
+    def of(cls, plan: Plan, source: OpenedStore) -> Group:
         """The tree of a plan; groups without entries are left out."""
         root = cls._empty((), plan, source)
         for entry in plan.entries:
@@ -99,7 +99,7 @@ class Group:
         return root
 
     @classmethod
-    def _empty(cls, key: Key, plan: Plan, source: Source) -> Group:
+    def _empty(cls, key: Key, plan: Plan, source: OpenedStore) -> Group:
         batch = plan.batches[key]
         return cls(source, key, tuple(batch.sizes), tuple(td_names(batch)))
 
