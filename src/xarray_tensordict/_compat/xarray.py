@@ -41,6 +41,11 @@ if _MISSING:
     )
 
 
+def lazy_data(variable: xr.Variable) -> Any:
+    """The array behind a variable, which ``variable.data`` would load: of numpy, of dask, or one that xarray indexes."""
+    return variable._data
+
+
 def past_cache(variable: xr.Variable) -> xr.Variable:
     """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
 

@@ -87,7 +87,7 @@ def read_all(reads: Sequence[Read]) -> list[Any]:
     for threads in sorted(
         {job.threads for job in reads}, reverse=True
     ):  # those of which few are to be held at once come last
-        here = [number for number, job in enumerate(reads) if job.threads == threads]
+        here = {number for number, job in enumerate(reads) if job.threads == threads}
         own = tasks if len(here) == len(reads) else [task for task in tasks if task[0] in here]
         size = sum(reads[number].nbytes for number in here)
         values = at_once(
