@@ -17,10 +17,10 @@ from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, memm
 from ..core.model import Key
 from ..core.suggest import there_are
 from ..dataset.entries import Entry
-from ..tensors.reading import tensor_dtype
-from .lazy_nodes import Group, finish, read_together
-from .refusals import is_key, refuse_writes
-from .selection import Selection, select
+from ..tensors.reading import finish, read_together, tensor_dtype
+from ..tensors.selection import Selection, is_key, select
+from .lazy_nodes import Group
+from .refusals import refuse_writes
 
 Names: TypeAlias = Any
 """The names of batch dims, None for one that has none; None where none has one."""

@@ -17,7 +17,7 @@ from ..tensors.convert import warn_left_out
 from ..tensors.reading import read_variables
 from ..tensors.values import tensor_from_numpy
 from ..writing.arguments import check_choice
-from .lazy_nodes import Group, Source
+from .lazy_nodes import Group, OpenedStore
 from .lazy_tensordict import XarrayPersistentTensorDict
 
 
@@ -155,7 +155,7 @@ def _persistent(
     warn_left_out(plan.left_out)
     hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
-    source = Source(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
+    source = OpenedStore(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 

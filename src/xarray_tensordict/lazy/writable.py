@@ -21,9 +21,8 @@ from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..formats.registry import Source, find_source, is_url
 from ..quiet import quiet
-from ..tensors.reading import tensor_dtype
+from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
-from .lazy_nodes import finish, read_together
 
 _EPOCH = (
     "nanoseconds since 1970-01-01",

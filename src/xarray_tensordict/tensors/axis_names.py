@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, Protocol
 
-from ..core.model import Key
+from ..core.model import GroupBatch, Key
 from ..core.naming import (
     Dims,
     check_dims_argument,
@@ -33,14 +33,6 @@ class Reference(Protocol):
     def dims(self) -> tuple[Any, ...]: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True)
-class Node:
-    """The batch of one tensordict in the tree."""
-
-    sizes: tuple[int, ...]
-    names: tuple[str | None, ...]
 
 
 @dataclass
@@ -68,7 +60,7 @@ class Namer:
     Parameters
     ----------
     nodes
-        The tensordicts of the tree, parents first.
+        The batches of the tensordicts of the tree, parents first, with the names they have.
     leaves
         Their leaves.
     dims
@@ -84,7 +76,7 @@ class Namer:
 
     def __init__(
         self,
-        nodes: Mapping[Key, Node],
+        nodes: Mapping[Key, GroupBatch],
         leaves: Sequence[Leaf],
         dims: DimsArgument | None,
         template: Mapping[str, Reference],
@@ -152,7 +144,7 @@ class Namer:
         names = list(self.batches[key[:-1]]) if key else []
         for axis in range(len(names), len(node.sizes)):
             name = (
-                claimed.get((key, axis)) or node.names[axis] or self._batch_from_template(key, axis) or f"batch_{axis}"
+                claimed.get((key, axis)) or node.dims[axis] or self._batch_from_template(key, axis) or f"batch_{axis}"
             )
             names.append(free_name(name, names))
         return tuple(names)
@@ -190,7 +182,7 @@ class Namer:
         """
         if ... not in given or not leaf.batch_axes:
             return len(given) == len(leaf.shape)
-        return given[0] == (self.nodes[leaf.key[:-1]].names[0] or "batch_0")
+        return given[0] == (self.nodes[leaf.key[:-1]].dims[0] or "batch_0")
 
     def _batch_from_template(self, key: Key, axis: int) -> str | None:
         """The name of a batch axis without one, from the first entry below that the template has as it is.

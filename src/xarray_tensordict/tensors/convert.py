@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from ..dataset.trees import flat_view
 from ..warnings import LeftOutWarning, warn
 from .classes import as_class
 from .filling import fill, targets
+from .non_tensor import python_value, rows_from_numpy
 from .reading import mapped_tensor, of_entry, read_all, widened_dtype
-from .values import rows_from_numpy, tensor_from_numpy
+from .values import broadcast, tensor_from_numpy
 
 
 def to_tensordict(
@@ -103,25 +103,6 @@ def make_leaf(
     if entry.entry_class == "unbatched":
         return values.expand(*sizes, *values.shape) if unbatched == "expand" else UnbatchedTensor(values)
     return broadcast(values, entry.missing_axes, [sizes[axis] for axis in entry.missing_axes])
-
-
-def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -> torch.Tensor:
-    """Put in axes of the given sizes, without copying."""
-    for axis, size in zip(axes, sizes, strict=True):
-        tensor = tensor.unsqueeze(axis)
-        tensor = tensor.expand(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :])
-    return tensor
-
-
-def python_value(array: np.ndarray[Any, Any]) -> Any:
-    """One value as Python holds it: a str and not a ``np.str_``; an array of more dimensions as nested lists.
-
-    It is a value of its own: a change of it is seen nowhere else.
-    """
-    if array.dtype.kind in "mM":
-        return array.astype("int64").tolist()
-    value = array.item() if array.ndim == 0 else array.tolist()
-    return str(value) if isinstance(value, np.str_) else deepcopy(value)
 
 
 class Frame:

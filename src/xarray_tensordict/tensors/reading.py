@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from tensordict import NonTensorData
 
 from .._compat.xarray import backend_array, bare_array, is_bare, on_backend, positional, read, stored_place
 from ..core.blocks import borders, merged_chunks, row_blocks
@@ -25,7 +26,9 @@ from ..formats.pieces import HeldPiece, is_far, pieces_of
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, at_once, reuse_memory
 from ..formats.raw.kept import Kept
-from .values import from_codes, tensor_from_numpy, to_codes, torch_dtype
+from .non_tensor import python_value, rows_from_numpy
+from .selection import Selection
+from .values import broadcast, from_codes, tensor_from_numpy, to_codes, torch_dtype
 
 WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
@@ -84,7 +87,7 @@ def read_all(reads: Sequence[Read]) -> list[Any]:
     for threads in sorted(
         {job.threads for job in reads}, reverse=True
     ):  # those of which few are to be held at once come last
-        here = [number for number, job in enumerate(reads) if job.threads == threads]
+        here = {number for number, job in enumerate(reads) if job.threads == threads}
         own = tasks if len(here) == len(reads) else [task for task in tasks if task[0] in here]
         size = sum(reads[number].nbytes for number in here)
         values = at_once(
@@ -186,6 +189,122 @@ def tensor_dtype(entry: Entry) -> torch.dtype | None:
 def widened_dtype(entry: Entry) -> torch.dtype | None:
     """The dtype that the values of an entry were widened from, because numpy has no such dtype."""
     return None if entry.torch_dtype is None else getattr(torch, entry.torch_dtype)
+
+
+# --- what an index selects --------------------------------------------------------------------------------------------
+
+
+def read_together(requests: Sequence[tuple[Entry, Selection | None]]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
+    """Read entries, or what was selected of each, for :func:`finish`; what dask backs is computed in one graph."""
+    return read_all([_request(entry, selection) for entry, selection in requests])
+
+
+def _request(entry: Entry, selection: Selection | None) -> Read:
+    """The least that has to be read; nothing is read yet."""
+    if selection is None or entry.form == "value":
+        return of_entry(entry) if entry.is_plain else of_variable(entry.variable, entry.name)
+    rows = selection.rows
+    if rows is not None and entry.raw is not None and entry.is_plain:
+        return of_rows(entry, entry.raw, rows)
+    held = held_axes(entry, len(selection.sizes))
+    if _points_are_read(entry, selection):
+        points = tuple(xr.Variable("points", selection.points[axis]) for axis in held)
+        return of_variable(entry.variable[points].transpose("points", ...), entry.name)
+    outer = tuple(selection.outer[axis] for axis in held)
+    whole = all(
+        isinstance(part, slice) and part == slice(0, selection.sizes[axis], 1)
+        for axis, part in zip(held, outer, strict=True)
+    )
+    return of_variable(entry.variable if whole else entry.variable[outer], entry.name)
+
+
+def held_axes(entry: Entry, axes: int) -> list[int]:
+    """Which of the first `axes` axes of an entry its variable has."""
+    return [axis for axis in range(axes) if axis not in entry.missing_axes]
+
+
+def _points_are_read(entry: Entry, selection: Selection) -> bool:
+    return selection.is_sparse and len(held_axes(entry, len(selection.sizes))) > 1
+
+
+def finish(
+    entry: Entry,
+    values: np.ndarray[Any, Any] | torch.Tensor,
+    selection: Selection | None,
+    batch: Sequence[int],
+    names: Sequence[str | None] | None = None,
+) -> Any:
+    """Turn what :func:`read_together` gave into the leaf of a tensordict.
+
+    Parameters
+    ----------
+    entry
+        The entry.
+    values
+        What was read of it.
+    selection
+        What was asked for; None for everything.
+    batch
+        The batch size of the result where the entry is one value for the whole batch.
+    names
+        The names of the batch dims of the tensordict that rows are for.
+    """
+    if isinstance(values, torch.Tensor):
+        return values
+    if entry.form == "value":
+        return NonTensorData(python_value(values), batch_size=batch)
+    if entry.form == "rows":
+        return _rows(entry, values, selection, names)
+    copy = None if entry.is_fresh else True
+    tensor = tensor_from_numpy(values, name=entry.name, copy=copy, torch_dtype=widened_dtype(entry))
+    if selection is not None and _points_are_read(entry, selection):
+        axes, sizes = _behind_points(entry, selection)
+        return broadcast(tensor.view(*selection.picked, *tensor.shape[1:]), axes, sizes).contiguous()
+    block = entry.sizes if selection is None else (*selection.block, *entry.sizes[len(selection.block) :])
+    tensor = broadcast(tensor, entry.missing_axes, [block[axis] for axis in entry.missing_axes])
+    return (tensor if selection is None else _picked(tensor, selection.local)).contiguous()
+
+
+def _behind_points(entry: Entry, selection: Selection) -> tuple[list[int], list[int]]:
+    """The axes of the result that a variable of which points were read lacks, and their sizes."""
+    gone = len(selection.sizes) - len(selection.picked)
+    later = [axis for axis in entry.missing_axes if axis >= len(selection.sizes)]
+    return [axis - gone for axis in later], [entry.sizes[axis] for axis in later]
+
+
+def _rows(
+    entry: Entry, array: np.ndarray[Any, Any], selection: Selection | None, names: Sequence[str | None] | None
+) -> Any:
+    if selection is not None and _points_are_read(entry, selection):
+        sizes = (*selection.picked, *entry.sizes[len(selection.sizes) :])
+        values = np.expand_dims(
+            array.reshape((*selection.picked, *array.shape[1:])), tuple(_behind_points(entry, selection)[0])
+        )
+        values = np.broadcast_to(values, (*sizes, *values.shape[len(sizes) :]))
+        return rows_from_numpy(values, ndim=len(sizes), batch_size=sizes)
+    consumed = () if selection is None else selection.block
+    block = (*consumed, *entry.sizes[len(consumed) :])
+    values = np.expand_dims(array, entry.missing_axes)
+    values = np.broadcast_to(values, (*block, *values.shape[len(block) :]))
+    if selection is not None:
+        rest = values.shape[len(consumed) :]
+        values = values.reshape((math.prod(consumed), *rest))
+        values = values[selection.positions.reshape(-1)].reshape((*selection.picked, *rest))
+        block = (*selection.picked, *block[len(consumed) :])
+    names = names if names is not None and len(names) == len(block) else None
+    return rows_from_numpy(values, ndim=len(block), batch_size=block, names=names)
+
+
+def _picked(tensor: torch.Tensor, local: Sequence[Any]) -> torch.Tensor:
+    """The elements of a block that an index picks."""
+    if not local:
+        return tensor
+    rows, *rest = local
+    if isinstance(rows, torch.Tensor) and rows.ndim == 1 and all(part == slice(None) for part in rest):
+        # in one thread: for the rows of a batch torch starts all of its own, which have to wait for each other
+        # (measured on busy cores: 64 rows of 12 kB 16 ms, with numpy 0.1 ms)
+        return from_codes(np.take(to_codes(tensor), rows.numpy(), axis=0), tensor.dtype)
+    return tensor[tuple(local)]
 
 
 # --- block by block ---------------------------------------------------------------------------------------------------

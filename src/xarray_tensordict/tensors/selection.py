@@ -163,6 +163,11 @@ def select(index: Any, shape: Sequence[int], *, what: str = "tensor") -> Selecti
     return Selection(_plain(items, sizes), sizes, tuple(picked.shape))
 
 
+def is_key(item: Any) -> bool:
+    """Whether what stands in brackets is the key of an entry, not an index."""
+    return isinstance(item, str) or (isinstance(item, tuple) and bool(item) and all(is_key(part) for part in item))
+
+
 def _item(item: Any) -> Any:
     """One element of an index in the form torch knows it."""
     if item is None or item is Ellipsis or isinstance(item, (bool, int)):
