@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 from xarray_tensordict import StoredFormWarning
+from xarray_tensordict.writing import packing
 
 WRITERS: dict[str, Callable[..., Any]] = {
     "zarr2": lambda ds, path, **more: ds.td.to_zarr(path, layout="xarray", zarr_format=2, **more),
@@ -135,6 +136,14 @@ def test_what_was_asked_for_and_loses_values_is_refused(
     with pytest.raises(ValueError, match=f"'v'.*{says}"):
         WRITERS[kind](ds.chunk() if chunked else ds, tmp_path / "a", encoding={"v": encoding})
     assert not (tmp_path / "a").exists()
+
+
+@KINDS
+def test_a_value_is_found_among_many(tmp_path: Path, kind: str) -> None:
+    values = np.zeros(packing._AT_ONCE + 2)
+    values[-1] = 1e6
+    with pytest.raises(ValueError, match=r"'v'.* does not hold 1000000\.0"):
+        WRITERS[kind](one(values), tmp_path / "a", encoding={"v": {"dtype": "int16", "scale_factor": 0.5}})
 
 
 @KINDS

@@ -143,8 +143,9 @@ def _stored(name: str, encoded: Mapping[str, Any]) -> StoredArray:
         attrs |= NS_ATTRS[values.dtype.kind]
         values = values.astype(f"{values.dtype.kind}8[ns]").view("int64")
     encoding = {"torch_dtype": record["torch_dtype"]} if "torch_dtype" in record else {}
-    # CF says of other arrays what is a coordinate
-    role = "coord" if encoded.get("role") == "coord" else None
+    role = encoded.get("role")
+    if role == "data" and values.dtype.kind in "biufc":
+        role = None  # what CF says counts: decode_coords="all" makes coordinates of grid mappings
     return StoredArray(name, values, dims, attrs, encoding, role=role, record=record)
 
 

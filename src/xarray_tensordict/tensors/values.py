@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-<<<<<<< HEAD
 from ..core.objects import held_objects
 from ..core.times import to_nanoseconds
-from ..quiet import quiet, without_collection
-=======
 from ..quiet import quiet
->>>>>>> tensors
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,
@@ -39,27 +35,6 @@ _TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 _HAS_NUMPY_TWIN = frozenset(_TORCH_DTYPES.values())
 
-<<<<<<< HEAD
-_PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
-"""What ``NonTensorStack(*rows)`` wraps by itself, 3 times faster than one ``NonTensorData`` after the other."""
-
-=======
-_NS_MAX = 2**63 - 1
-"""The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
-
-_FINER_THAN_NS = ("ps", "fs", "as")
-
-_NS_PER_UNIT = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "D": 86_400_000_000_000,
-    "W": 604_800_000_000_000,
-}
->>>>>>> tensors
 
 # --- numpy -> torch ---------------------------------------------------------------------------------------------------
 

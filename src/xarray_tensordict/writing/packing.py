@@ -23,6 +23,8 @@ from ..quiet import XARRAY_SAYS, quiet
 from ..warnings import StoredFormWarning, warn
 from .blockwise import map_values, read_now
 
+_AT_ONCE = 1 << 20
+"""How many numbers are encoded and decoded at once."""
 _FAILS = (ValueError, OverflowError, TypeError)
 # the resolution of times, and of the units that xarray turns into NaT, silently, where they are finer (measured)
 _STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -221,6 +223,9 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     kind = values.dtype.kind
     if kind == "O" and not values.size:
         return None
+    if kind in "iufc" and values.size > _AT_ONCE:
+        parts = (values[start : start + _AT_ONCE] for start in range(0, values.size, _AT_ONCE))
+        return next(filter(None, (misfit(part, encoding, exactly=exactly) for part in parts)), None)
     dtype = np.dtype(encoding.get("dtype") or values.dtype)
     said = [
         f"{word}={encoding[word]!r}" if isinstance(encoding[word], str) else f"{word}={encoding[word]!s}"

@@ -249,10 +249,12 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
             f".astype('float64'), which loses precision"
         )
     unbatched = bool(place.batch_dims) and place.entry_class != "batched"
+    if variable.dtype.kind in _TIMES and unbatched:
+        held = xr.Variable(variable.dims, read_now(variable), variable.attrs, fastpath=True)
+        encode_times(held, place)  # raises for those that a reader could not give back
+        return Stored(held, "unbatched")
     if variable.dtype.kind in _TIMES:
-        return Stored(
-            encode_times(variable, place), "unbatched" if unbatched else "array", record=_unit_record(variable)
-        )
+        return Stored(encode_times(variable, place), record=_unit_record(variable))
     if unbatched:
         return _unbatched(variable, place)
     if not variable.dtype.isnative:
@@ -288,8 +290,6 @@ def with_values(path: str, was: Mapping[str, Any], values: np.ndarray[Any, Any])
     if values.dtype.kind in "iuf" and any(word in attrs for word in CF_PACKING):
         remedy = "its entry in '_unbatched' is packed so; write to a new store"
         values = encoded(path, xr.Variable(dims, values), attrs, np.dtype(was["dtype"]), remedy=remedy).values
-    elif values.dtype.kind in _TIMES and was["dtype"] == "int64":
-        values = nanoseconds(values, path)
     return encode_array(values, dims, attrs=attrs, role=was.get("role", "data"), record=entry_record(was))
 
 
