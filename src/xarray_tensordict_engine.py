@@ -200,9 +200,9 @@ def _open(
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
-    from xarray_tensordict.collection import without_collection
     from xarray_tensordict.dataset.open import OpenOptions
     from xarray_tensordict.formats.registry import open_store
+    from xarray_tensordict.quiet import without_collection
 
     store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
     dropped = arguments.get("drop_variables") or ()

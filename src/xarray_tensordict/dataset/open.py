@@ -13,8 +13,10 @@ from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
+from .._compat.xarray import data_of
 from ..core.blocks import Extent, PreferredChunks, preferred_chunks
 from ..core.inference import BatchDims, infer_batch
+from ..core.metadata import UNBATCHED_NAME
 from ..core.model import (
     ArrayInfo,
     GroupBatch,
@@ -92,9 +94,11 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
-    layout.warnings.extend(lost_times(layout.groups, ds))
+    if _lacks_record(layout):
+        layout.warnings.extend(lost_times(layout.groups, ds))
     _tell(store, layout, ds, {_path_in_store(key, options): batch for key, batch in hidden.items()})
-    note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
+    if any(group.tensorclass for group in layout.groups.values()):
+        note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
 
 
@@ -115,7 +119,8 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
     _tell(store, layout, datasets[()], {})
     for key, group in layout.groups.items():
-        note_classes(datasets[key], {(): group.tensorclass} if group.tensorclass else {})
+        if group.tensorclass:
+            note_classes(datasets[key], {(): group.tensorclass})
     return {group_name(key): ds for key, ds in datasets.items()}
 
 
@@ -149,7 +154,9 @@ def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list
 
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
     """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
-    by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    by_key = {group.key: group for group in groups}
+    if () in by_key and UNBATCHED_NAME in by_key[()].arrays:
+        by_key = restore_unbatched(by_key, store.description)
     claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
@@ -347,7 +354,7 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
             chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
         )
     moved = xr.Variable(
-        [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
+        [dims.get(str(dim), str(dim)) for dim in variable.dims], data_of(variable), variable.attrs, fastpath=True
     )
     moved.encoding = encoding
     return moved
@@ -369,7 +376,9 @@ def _decode_group(
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
-        str(name): restore(kept[name], group.arrays[name].record) if name in group.arrays else kept[name]
+        str(name): restore(kept[name], group.arrays[name].record)
+        if name in group.arrays and group.arrays[name].record
+        else kept[name]
         for name in (*everything, *decoded)
         if name in kept
     }
@@ -434,7 +443,8 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, Gro
     if layout.left_out:
         left_out = "; ".join(str(member) for member in layout.left_out)
         warn(f"{store.description}: left out {left_out}", LeftOutWarning)
-    layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
+    if _lacks_record(layout):
+        layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warn(f"{store.description}: {told}", InferredBatchWarning)
@@ -452,6 +462,11 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, Gro
         notes["batch_size"] = layout.inference.batch_size
     if notes:
         ds.encoding[ENCODING_KEY] = notes
+
+
+def _lacks_record(layout: Layout) -> bool:
+    """Whether the root has no record of its batch: plain xarray has written it, or appended to it."""
+    return () in layout.groups and layout.groups[()].recorded is None
 
 
 def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:

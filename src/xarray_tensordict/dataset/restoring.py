@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 from xarray.core import indexing
 
+from .._compat.xarray import data_of
 from ..core.model import Key, StoredGroup
 from ..formats.array_wrappers import _Wrapped
 
@@ -36,14 +37,14 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
     if unit in _UNITS and variable.dtype.kind in "mM" and np.datetime_data(variable.dtype)[0] != unit:
         dtype = np.dtype(f"{variable.dtype.kind}8[{unit}]")
         kept = {name: value for name, value in variable.encoding.items() if name not in _STORED_ONLY}
-        variable = _with_data(variable, variable.dims, TimesOfUnit(variable._data, dtype), kept)
+        variable = _with_data(variable, variable.dims, TimesOfUnit(data_of(variable), dtype), kept)
     if isinstance(order, list) and sorted(order) == list(range(variable.ndim)) and order != sorted(order):
         dims = tuple(variable.dims[axis] for axis in order)
         encoding = dict(variable.encoding)
         for name in ("chunks", "chunksizes", "shards", "original_shape"):
             if isinstance(encoding.get(name), tuple) and len(encoding[name]) == variable.ndim:
                 encoding[name] = tuple(encoding[name][axis] for axis in order)
-        variable = _with_data(variable, dims, Transposed(variable._data, tuple(order)), encoding)
+        variable = _with_data(variable, dims, Transposed(data_of(variable), tuple(order)), encoding)
     return variable
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack
 
-from ..collection import without_collection
-from ..quiet import quiet
+from ..quiet import quiet, without_collection
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
     "bool": torch.bool,

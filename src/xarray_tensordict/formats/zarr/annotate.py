@@ -11,7 +11,7 @@ from ..._compat.zarr import update_document
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME
 from ...quiet import ZARR_SAYS, quiet
 from ..base import Annotations, check_records
-from .members import walk_members
+from .open import walk_members
 
 
 def annotate_zarr(source: Any, description: str, annotations: Annotations) -> None:

@@ -6,48 +6,22 @@ chunks of zstd, 0.34 s of processor time, and 0.15 s to decode them).
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any
 
 import numcodecs
 import numpy as np
-import zarr
-from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
 from ..fingerprint import RemovedError
 from ..raw.files import Buffer, NotRawError, Places, at_once, reuse_memory
 
 if TYPE_CHECKING:
     from ..raw.kept import Kept
-    from .guard import Guard
+    from .local import Guard
 
-_V3 = {ZstdCodec: numcodecs.Zstd, BloscCodec: numcodecs.Blosc, GzipCodec: numcodecs.GZip}
-_V2 = {
-    numcodecs.Zstd,
-    numcodecs.Blosc,
-    numcodecs.GZip,
-    numcodecs.Zlib,
-    numcodecs.LZ4,
-    numcodecs.BZ2,
-    numcodecs.LZMA,
-}
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER = 18
-_PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
-
-
-def decoder_of(codec: Any) -> Any:
-    """What decodes chunks of this compressor; None for one that is left to zarr."""
-    if zarr.config.get("codec_pipeline.path") != _PIPELINE:
-        return None  # the user has chosen what decodes
-    if type(codec) in _V3:
-        return _V3[type(codec)]()  # how something is compressed does not matter to what decompresses it
-    return codec if type(codec) in _V2 else None
 
 
 @dataclass(frozen=True)
@@ -122,8 +96,6 @@ class EncodedChunks:
         try:
             with open(path, "rb") as file:
                 self.guard.check()  # after the file is opened: what is renamed in between is seen
-                if out is not None and type(self.codec) in _READERS:
-                    return self._streamed(path, file, out)
                 encoded = file.read()
         except RemovedError:
             raise
@@ -144,61 +116,6 @@ class EncodedChunks:
         if found.nbytes != self.chunk:
             raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found.nbytes}")
         return found
-
-    def _streamed(self, path: str, file: BinaryIO, out: Buffer) -> Buffer:
-        """Decode a file into `out` as it is read: neither its bytes nor the decoded ones are in memory another time."""
-        left = out.data
-        try:
-            with _READERS[type(self.codec)](self.codec, file) as reader:
-                while left.nbytes and (count := reader.readinto(left[:_STREAMED])):
-                    left = left[count:]
-                more = bool(reader.read(1))  # where it ends, checksums are looked at
-        except Exception as error:  # whatever a codec raises
-            raise NotRawError(f"{path}: the chunk cannot be decoded ({error})") from error
-        if left.nbytes or more:
-            found = "more" if more else out.nbytes - left.nbytes
-            raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found}")
-        return out
-
-
-class _Inflated:
-    """A file of zlib, as the standard library has them for the other codecs."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._inflate = zlib.decompressobj()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def read(self, size: int) -> bytes:
-        while not self._inflate.eof:
-            encoded = self._inflate.unconsumed_tail or self._file.read(_STREAMED)
-            found = self._inflate.decompress(encoded, size)
-            if found:
-                return found
-            if not encoded:
-                raise EOFError("it ends before its end is marked")
-        return b""
-
-    def readinto(self, out: memoryview) -> int:
-        found = self.read(out.nbytes)
-        out[: len(found)] = found
-        return len(found)
-
-
-_STREAMED = 2**20
-"""How many bytes are decoded at once where a codec can stop."""
-_READERS: dict[type, Callable[[Any, BinaryIO], Any]] = {
-    numcodecs.Zlib: lambda _, file: _Inflated(file),
-    numcodecs.GZip: lambda _, file: gzip.GzipFile(fileobj=file),
-    numcodecs.BZ2: lambda _, file: bz2.BZ2File(file),
-    numcodecs.LZMA: lambda codec, file: lzma.LZMAFile(file, format=codec.format, filters=codec.filters),  # noqa: SIM115 - closed by whoever reads
-}
-"""What decodes a file bit by bit, as numcodecs does it at once."""
 
 
 def _decoded_size(codec: Any, encoded: bytes) -> int | None:

@@ -23,8 +23,8 @@ class ZarrFormat(Format):
     expects = "a zarr store"
     marks = "'zarr.json' or '.zgroup'"
     targets: ClassVar = {"zarr": (".zarr",), "zip": (".zip",)}
-    engine = "zarr"
-    backend = "zarr"
+    engine: ClassVar[str | None] = "zarr"
+    backend: ClassVar[str | None] = "zarr"
 
     def claims(self, source: Any) -> bool:
         if not isinstance(source, str):
