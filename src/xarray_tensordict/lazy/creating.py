@@ -9,6 +9,7 @@ from typing import Any
 
 from tensordict import PersistentTensorDict
 
+from .._compat.tensordict import open_bare
 from ..formats.base import Format
 from ..formats.registry import FORMATS, describe_source, format_by_ending
 
@@ -48,13 +49,12 @@ def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, devic
                 f"or mode='w' to replace it"
             )
         found.check_replaceable(str(path))
-    return PersistentTensorDict(
+    return open_bare(
         filename=str(path),
         mode="w" if path.exists() else "a",
         backend=found.backend,
         batch_size=list(batch_size),
         device=device,
-        non_tensor_as_stack=True,
     )
 
 

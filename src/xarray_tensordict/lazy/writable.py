@@ -15,13 +15,13 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
+from .._compat.tensordict import entry_class, metadata_of
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..formats.registry import Source, find_source, is_url
 from ..quiet import quiet
 from ..testing import assert_same_tensordict
-from .dialect import metadata_of
 from .lazy_nodes import Leaf, read_together
 
 _EPOCH = (
@@ -42,7 +42,7 @@ class _Bare:
     allow_pickle: bool
 
     def open(self, mode: str, device: Any = None) -> PersistentTensorDict:
-        options: dict[str, Any] = {"non_tensor_as_stack": True, "allow_pickle": self.allow_pickle or None}
+        options: dict[str, Any] = {"allow_pickle": self.allow_pickle or None}
         batch_size = self.plan.batches[()].sizes
         td = self.source.format.open_bare(
             self.source.value, self.group.strip("/"), mode, device=device, batch_size=batch_size, **options
@@ -157,7 +157,7 @@ def _why_not_bare(bare: _Bare) -> str | None:
 def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
     found: dict[Key, type] = {}
     for key in bare.keys(include_nested=True):
-        found[(key,) if isinstance(key, str) else key] = bare.entry_class(key)
+        found[(key,) if isinstance(key, str) else key] = entry_class(bare, key)
     entries = {entry.key: entry for entry in plan.entries}
     for key, entry in entries.items():
         if key not in found:

@@ -44,9 +44,7 @@ class Hdf5Format(Format):
         return None
 
     def open_bare(self, source: Any, group: str, mode: str, **options: Any) -> PersistentTensorDict:
-        from tensordict import PersistentTensorDict
-
-        from ...lazy.dialect import H5GroupDialect
+        from ..._compat.tensordict import close_with_file, open_bare
         from .files import open_for_changes
 
         is_path = isinstance(source, str)
@@ -54,13 +52,13 @@ class Hdf5Format(Format):
             open_for_changes(source).close()  # says what is in the way, which tensordict does not
         if not group:
             given = {"filename": source} if is_path else {"group": source}
-            return PersistentTensorDict(backend="h5", mode=mode, **given, **options)
+            return open_bare(backend="h5", mode=mode, **given, **options)
         if is_path:
             import h5py
 
             source = h5py.File(source, mode)
-        td = PersistentTensorDict(group=source[group], backend="h5", mode=mode, **options)
-        td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
+        td = open_bare(group=source[group], backend="h5", mode=mode, **options)
+        close_with_file(td)
         return td
 
     def check_replaceable(self, path: str) -> None:

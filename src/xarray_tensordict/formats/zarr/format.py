@@ -63,13 +63,14 @@ class ZarrFormat(Format):
 
     def open_bare(self, source: Any, group: str, mode: str, **options: Any) -> PersistentTensorDict:
         import zarr
-        from tensordict import PersistentTensorDict
+
+        from ..._compat.tensordict import open_bare
 
         if isinstance(source, zarr.Group):
             node = source[group] if group else source
         else:
             node = zarr.open_group(source, mode=mode, path=group or None, use_consolidated=False)  # type: ignore[arg-type]
-        return PersistentTensorDict(group=node, backend="zarr", mode=mode, **options)
+        return open_bare(group=node, backend="zarr", mode=mode, **options)
 
     def check_replaceable(self, path: str) -> None:
         from .target import check_replaceable, resolve_target
