@@ -44,7 +44,6 @@ class Hdf5Format(Format):
         return None
 
     def open_bare(self, source: Any, group: str, mode: str, **options: Any) -> PersistentTensorDict:
-
         from ..._compat.tensordict import close_with_file, open_bare
         from .files import open_for_changes
 

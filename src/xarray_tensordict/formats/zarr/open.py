@@ -286,7 +286,8 @@ def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
         if isinstance(found[number], KeyError) and (
             not are_local or os.path.isdir(os.path.join(folder_of(node), name))
         ):
-            found[number] = implicit_group(node, name) or found[number]
+            implicit = implicit_group(node, name)  # its length, so whether it is true, is the number of its members
+            found[number] = found[number] if implicit is None else implicit
     each = iter(found)
     return [[(name, next(each)) for name in inside] for inside in names]
 

@@ -15,7 +15,6 @@ from typing import Any
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
-from zarr.codecs.bytes import Endian
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
@@ -42,7 +41,7 @@ from .open import Node, child, is_remote, open_members, open_node
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
-_NATIVE_ENDIAN = (None, Endian.little)
+_NATIVE_ENDIAN = (None, "little")
 
 
 class ZarrGroupStore:
@@ -504,4 +503,5 @@ def _is_default_codec(name: str, codec: Any) -> bool:
         return codec in ((), None)
     if name == "compressors":
         return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
-    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
+    endian = getattr(codec, "endian", None)
+    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(endian, "value", endian) in _NATIVE_ENDIAN
