@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
@@ -128,13 +128,15 @@ def _led_by(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
 # -- rule 2: recorded --------------------------------------------------------------------------------------------------
 
 
-def by_record(ballot: Ballot, record: RecordedBatch, found: GroupBatch) -> tuple[GroupBatch | None, list[str]]:
+def by_record(
+    ballot: Ballot, record: RecordedBatch, infer: Callable[[], GroupBatch]
+) -> tuple[GroupBatch | None, list[str]]:
     """Rule 2: what the store records, corrected where the arrays contradict it.
 
     Parameters
     ----------
-    found
-        The batch without the record.
+    infer
+        Gives the batch without the record.
 
     Returns
     -------
@@ -144,7 +146,7 @@ def by_record(ballot: Ballot, record: RecordedBatch, found: GroupBatch) -> tuple
         One sentence for each correction.
     """
     if record.sizes is None:
-        return _by_recorded_names(ballot, record, found)
+        return _by_recorded_names(ballot, record, infer)
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
     dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
@@ -212,7 +214,9 @@ def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[Group
 # -- rule 2: names that were recorded in memory ------------------------------------------------------------------------
 
 
-def _by_recorded_names(ballot: Ballot, record: RecordedBatch, found: GroupBatch) -> tuple[GroupBatch | None, list[str]]:
+def _by_recorded_names(
+    ballot: Ballot, record: RecordedBatch, infer: Callable[[], GroupBatch]
+) -> tuple[GroupBatch | None, list[str]]:
     """Renamed dims are followed, reduced ones dropped; dims that are now in front are added in front."""
     names = [name for name in record.names or () if name is not None]
     sizes = sizes_of(ballot.arrays)
@@ -220,19 +224,19 @@ def _by_recorded_names(ballot: Ballot, record: RecordedBatch, found: GroupBatch)
     now = {dim: dim for dim in then if dim in sizes} | _followed(then, record, ballot, sizes)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
-    if lost and not record.axes and _holds_in_order(found.dims, kept):
-        # what was chosen is what is found anyhow, and so it is now
-        return (None if not kept else found), []
+    if lost and kept and not record.axes and _holds_in_order((found := infer()).dims, kept):
+        return found, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    warnings = [_gone(lost, kept, ballot)] if lost and _may_be_renamed(lost, new, ballot) else []
+    renamed = [name for name in lost if _may_be_renamed(name, new, record, ballot)]
+    warnings = [_gone(renamed, kept, ballot)] if renamed else []
     if names and not kept:
         return None, warnings
     front = _dims_in_front([info for info in ballot.voters if set(kept) & set(info.dims)], kept, new, ballot)
     dims = front + kept
     reason = f"batch dims {names} are recorded in attrs['tensordict_batch_dims']"
-    renamed = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
-    if renamed:
-        reason += f"; {', '.join(renamed)}"
+    followed = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
+    if followed:
+        reason += f"; {', '.join(followed)}"
     if lost:
         reason += f"; of them {lost} are no dims any more"
     if front:
@@ -263,10 +267,14 @@ def _followed(then: Collection[str], record: RecordedBatch, ballot: Ballot, size
     return found
 
 
-def _may_be_renamed(lost: Sequence[str], new: Collection[str], ballot: Ballot) -> bool:
-    """Whether a dim that is gone may have another name now: a dim is there that was not, and no scalar shows a selection."""
-    scalars = {info.key[-1] for info in ballot.arrays if not info.shape}
-    return any(dim not in ballot.stops for dim in new) and not scalars.issuperset(lost)
+def _may_be_renamed(name: str, new: Collection[str], record: RecordedBatch, ballot: Ballot) -> bool:
+    """Whether a dim that is gone may have another name now: nothing shows that it was selected or reduced away."""
+    if any(info.key[-1] == name and not info.shape for info in ballot.arrays):
+        return False
+    had_it = [variable for variable, dims in record.axes.items() if name in dims]
+    now = [info for info in ballot.arrays if "/".join(info.key) in had_it]
+    dims = {dim for info in now for dim in info.dims} if now else set(new)
+    return any(dim in new and dim not in ballot.stops for dim in dims if dim is not None)
 
 
 def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:

@@ -322,7 +322,7 @@ class _Tree:
         ballot = self.ballot(key)
         if not ballot.voters or record.sizes is None:
             ballot = replace(ballot, arrays=tuple(self.below(key)))
-        batch, warnings = by_record(ballot, record, self._inferred(key))
+        batch, warnings = by_record(ballot, record, lambda: self._inferred(key))
         if batch is not None and parent is not None and batch.sizes[: len(parent.sizes)] != parent.sizes:
             return None
         self.warnings.extend(warnings)

@@ -105,7 +105,7 @@ def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tupl
         like = entries.get(frozenset(flat.variables))
         if like is not None:
             raise ValueError(
-                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and is none:{_row_counts(name, flat)} "
+                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)} "
                 f"Leave out what has another number of rows with drop_variables=[...] when opening"
             )
     reasons = "; ".join(f"{name!r}: {inference.reason}" for name, (_, inference) in without.items())
@@ -136,17 +136,17 @@ def _why_none(dt: xr.DataTree) -> str:
     """The first group whose arrays have different numbers of rows (Minari's last observation), as a sentence."""
     for name in natural_order(list(dt.children)):
         flat, inference = flat_view(dt.children[name])
-        if not inference.batch_size and (counts := _row_counts(name, flat)):
+        if not inference.batch_size and (counts := _row_counts(flat)):
             return f" {name!r} is none:{counts} An episode has as many rows in most of its arrays."
     return ""
 
 
-def _row_counts(name: str, flat: xr.Dataset) -> str:
+def _row_counts(flat: xr.Dataset) -> str:
     """Two entries of a group that have different numbers of rows, as a sentence behind a space; "" where none have."""
     rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
     first = max(rows, key=rows.__getitem__, default="")
     other = next((key for key, count in rows.items() if count != rows[first]), None)
-    return "" if other is None else f" in {name!r} {first!r} has {rows[first]} rows, {other!r} {rows[other]}."
+    return "" if other is None else f" {first!r} has {rows[first]} rows, {other!r} {rows[other]}."
 
 
 @dataclass(frozen=True)

@@ -88,10 +88,10 @@ def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
     first = next(iter(hidden))
     some = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
     more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
-    groups = "groups with batches" if len(hidden) > 1 else "group with a batch"
+    groups = "groups" if len(hidden) > 1 else "group"
     text = (
-        f"{len(hidden)} {groups} of their own ({some}{more}); open one with group={first!r}, all with xr.open_datatree(...) or "
-        f"nested=True"
+        f"{len(hidden)} {groups} with a batch of their own ({some}{more}); open one with group={first!r}, "
+        f"all with xr.open_datatree(...) or nested=True"
     )
     if episodes_in is None:
         return text

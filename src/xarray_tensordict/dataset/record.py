@@ -71,11 +71,12 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     infos = describe_dataset(ds)
     names = {str(name) for dims in batches.values() for name in dims if name is not None}
     features = feature_dims(infos, infos)
-    others = sorted({dim for info in infos for dim in info.dims if dim is not None} - names - set(features))
+    holders = [info for info in infos if names.intersection(info.dims)]
+    others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
     if others or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}
-        value |= {_AXES: axes} if (axes := _axes(infos, names)) else {}
+        value |= {_AXES: axes} if (axes := _axes(holders, names)) else {}
     ds = ds.copy(deep=False)
     ds.attrs = {**ds.attrs, BATCH_DIMS_ATTR: json.dumps(value)}
     return ds
