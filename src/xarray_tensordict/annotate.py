@@ -5,25 +5,21 @@ Only metadata is written: no array data is read or rewritten, and nothing is wri
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import xarray as xr
 
 from .core.inference import BatchDims, infer_batch
-from .core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, batch_record
+from .core.metadata import batch_record
 from .core.model import GroupBatch, Inference, Key, Store, walk
 from .core.naming import Dims, DimsArgument, name_batch
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.record import infer_dataset
-from .formats.registry import describe_source, format_of, open_store, unwrapped
-
-Dimensions = dict[Key, tuple[int, Dims]]
-"""For each array to be named its number of axes and their names."""
+from .formats.base import Annotations
+from .formats.registry import Source, find_source, is_url
 
 
 def annotate(
@@ -77,20 +73,11 @@ def annotate(
     >>> xr.open_zarr(path)["obs"].dims
     ('time', 'dim_3')
     """
-    source = unwrapped(store)
-    description = describe_source(source)
-    if format_of(source, description) == "memmap":
-        raise ValueError(
-            f"{description}: a memory-mapped tensordict records its batch, and has no place for the names of other dims; set "
-            f"td.names with tensordict, or give the names on opening with dims={{...}}"
-        )
-    _check_writable(source, description)
-    opened = open_store(
-        source,
-        group=group,
-        consolidated=False if _is_zarr(source, description) else None,
-        storage_options=storage_options,
-    )
+    source = find_source(store)
+    if source.format.why_not_annotated is not None:
+        raise ValueError(f"{source.description}: {source.format.why_not_annotated}")
+    _check_writable(source)
+    opened = source.open(group=group, consolidated=False, storage_options=storage_options)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # annotating tells of what is in the way by raising
@@ -101,21 +88,13 @@ def annotate(
         inference = layout.inference or _infer_all(layout)
         # what the entry _unbatched holds is in nobody's way
         restored = {str(name) for name in ds.variables} - in_store
-        _check_honest(ds, restored, batch_dims, description)
+        _check_honest(ds, restored, batch_dims, source.description)
         missing = _missing_dims(opened, layout)
-        _check_fill_values(opened, missing, description)
     finally:
         opened.close()
     records = {key: _record(batch) for key, batch in inference.groups.items() if key in layout.groups}
-    if _is_zarr(source, description):
-        _write_zarr(source, group, missing, records, storage_options)
-    else:
-        _write_hdf5(source, group, missing, records)
+    source.format.annotate(source.value, source.description, Annotations(missing, records, group, storage_options))
     return inference
-
-
-def _is_zarr(source: Any, description: str) -> bool:
-    return format_of(source, description) == "zarr"
 
 
 def _infer_all(layout: Layout) -> Inference:
@@ -130,17 +109,16 @@ def _record(batch: GroupBatch) -> dict[str, Any]:
 # -- checks, before anything is written --------------------------------------------------------------------------------
 
 
-def _check_writable(source: Any, description: str) -> None:
-    if isinstance(source, (str, os.PathLike)) and "://" not in os.fspath(source):
-        is_zarr = _is_zarr(source, description)
-        if is_zarr and os.path.isfile(source):
-            raise PermissionError(
-                f"{description} is a zip archive, whose entries cannot be replaced; write a new one with ds.td.to_zarr"
-            )
-        if not os.access(source, os.W_OK):
+def _check_writable(source: Source) -> None:
+    value, description = source.value, source.description
+    if source.is_path and not is_url(value):
+        fixed = source.format.why_not_changed(value)
+        if fixed is not None:
+            raise PermissionError(f"{description}: {fixed}; write a new store with ds.td.to_zarr")
+        if not os.access(value, os.W_OK):
             raise PermissionError(f"{description} cannot be written to; change its permissions, or annotate a copy")
-    read_only = getattr(source, "read_only", None)
-    mode = getattr(getattr(source, "file", None), "mode", None)
+    read_only = getattr(value, "read_only", None)
+    mode = getattr(getattr(value, "file", None), "mode", None)
     if read_only is True or mode == "r":
         raise PermissionError(f"{description} was opened for reading only; open it with mode 'r+' to annotate it")
 
@@ -171,117 +149,14 @@ def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | No
         )
 
 
-def _missing_dims(store: Store, layout: Layout) -> Dimensions:
+def _missing_dims(store: Store, layout: Layout) -> dict[Key, Dims]:
     """The arrays that lack a name for an axis, with the names of all their axes."""
-    missing: Dimensions = {}
+    missing: dict[Key, Dims] = {}
     for group in walk(store):
         for name, array in group.arrays.items():
             key = (*group.key, name)
             if array.non_tensor:
                 continue
             if None in array.dims and key in layout.named:
-                missing[key] = (len(array.shape), layout.named[key])
+                missing[key] = layout.named[key]
     return missing
-
-
-def _check_records(root: Any, missing: Dimensions) -> None:
-    """Arrays of records are shown as groups of their fields; tensordict has no such thing."""
-    records = sorted(
-        {"/".join(key[:-1]) for key in missing if len(key) > 1 and hasattr(root["/".join(key[:-1])], "dtype")}
-    )
-    if records:
-        raise ValueError(
-            f"bare tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
-            f"Nothing was changed"
-        )
-
-
-def _check_fill_values(store: Store, missing: Dimensions, description: str) -> None:
-    """In zarr v2 dimension names make xarray take the fill value for a mask: 0 can be taken back, others cannot."""
-    root = getattr(store, "zarr_group", None)
-    if root is None or root.metadata.zarr_format != 2:
-        return
-    masked = [
-        f"{'/'.join(key)!r} (fill_value {root['/'.join(key)].fill_value})"
-        for key in missing
-        if root["/".join(key)].fill_value not in (None, 0, 0.0, False, "", b"")
-        and root["/".join(key)].dtype.kind not in "mM"
-        and not _is_nan(root["/".join(key)].fill_value)
-    ]
-    if masked:
-        raise ValueError(
-            f"{description}: with dimension names, plain xarray would take the fill value of these zarr v2 arrays for missing "
-            f"data: {', '.join(masked)}. Write the store again with ds.td.to_zarr(...). Nothing was changed"
-        )
-
-
-def _is_nan(value: Any) -> bool:
-    return bool(value != value)
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def _write_zarr(
-    source: Any,
-    group: str | None,
-    missing: Dimensions,
-    records: Mapping[Key, dict[str, Any]],
-    storage_options: dict[str, Any] | None,
-) -> None:
-    import zarr
-
-    from .formats.zarr.change import Change, zarr_writes
-    from .formats.zarr.target import resolve_target
-    from .formats.zarr.transaction import Staged, join, taken
-
-    target = resolve_target(source, group, storage_options)
-    version, root = target.group_format() or 3, target.root()
-    with taken(target.store, target.name, root), zarr_writes():
-        change = Change(Staged(target.store), target, root, version)
-        node: Any = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
-        _check_records(node, missing)
-        named = {"/".join(key): dims for key, (_, dims) in missing.items()}
-        named |= {path: (f"{path.rsplit('/', 1)[-1]}_json",) for path, _ in _byte_arrays(node)}
-        for path, dims in named.items():
-            change.name_axes(join(change.path, path), list(dims))
-        for key, record in records.items():
-            # a group may be in the entry _unbatched alone
-            if not key or isinstance(node.get("/".join(key)), zarr.Group):
-                change.set_attrs(join(change.path, *key), **{BATCH_ATTR: record})
-        change.finish()
-
-
-def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of bytes that hold non-tensor entries and have no dimension name: without one open_zarr raises."""
-    import zarr
-
-    from .formats.zarr.members import walk_members
-
-    for path, node in walk_members(root):
-        if isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs:
-            named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
-            if not named and path != UNBATCHED_NAME:
-                yield path, node
-
-
-def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
-    import h5py
-
-    from .formats.hdf5.files import open_for_changes
-
-    if isinstance(source, (str, os.PathLike)):
-        with open_for_changes(source) as file:
-            _write_hdf5(file, group, missing, records)
-        return
-    root = source[group] if group and group.strip("/") else source
-    _check_records(root, missing)
-    for key, (_, dims) in missing.items():
-        dataset = root["/".join(key)]
-        for axis, dim in enumerate(dims):
-            if not dataset.dims[axis].label and not len(dataset.dims[axis]):
-                dataset.dims[axis].label = dim
-    for key, record in records.items():
-        node = root.get("/".join(key)) if key else root
-        if isinstance(node, h5py.Group):
-            node.attrs[BATCH_ATTR] = json.dumps(record)

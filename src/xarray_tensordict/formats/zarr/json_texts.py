@@ -18,8 +18,8 @@ from zarr.storage import MemoryStore
 from ..._compat.zarr import each_at_once, get_bytes, run, unpickles
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ...core.model import Key
-from ...core.unbatched_entry import with_values
-from ...writing.stored_form import Place, store_form, to_json
+from ...core.objects import to_json
+from ...writing.stored_form import Place, store_form, with_values
 from .new_arrays import json_markers, json_variable
 from .transaction import is_document, join
 
@@ -49,7 +49,7 @@ def stage_texts(texts: Mapping[Key, xr.Variable], added: Mapping[str, Any], ther
             raise ValueError(
                 f"{there.where}: {path!r} has a dtype or a codec that cannot be written to; write a new store"
             )
-        content[path] = with_values(content[path], np.asarray(variable.values))
+        content[path] = with_values(path, content[path], np.asarray(variable.values))
     if added:
         content = {**(_unbatched_content(there) if content is None else content), **added}
     if content is not None:

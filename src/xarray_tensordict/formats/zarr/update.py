@@ -34,18 +34,19 @@ from ...quiet import quiet
 from ...writing.additions import plan_added
 from ...writing.adopt_names import adopt_names, grown_dims
 from ...writing.append_checks import check_append, same_values
+from ...writing.blockwise import contiguous
 from ...writing.lazy_sources import reads_from
-from ...writing.plan import Source
+from ...writing.plan import Source, unbatched_object
 from ...writing.store_fit import check_sizes, fit
-from ...writing.stored_form import Layout, contiguous
+from ...writing.stored_form import Layout
 from ...writing.streaming import stream_source, streamed
 from ..fingerprint import ChangedError
 from .blocks import cuts_chunks
 from .change import Change
 from .completeness import mark_of, tell_incomplete
 from .json_texts import stage_texts
-from .members import walk_members
-from .new_arrays import ZarrOptions, new_groups, unbatched_object
+from .new_arrays import ZarrOptions, new_groups
+from .open import walk_members
 from .read import ZarrGroupStore
 from .target import ZarrTarget
 from .transaction import Staged, join
@@ -395,7 +396,9 @@ def add(source: Source, there: There, options: ZarrOptions, layout: Layout, *, m
                 if there.member((*key, local)) is not None:
                     there.change.overwritten.add("/".join((*key, local)))
     stream_source(source)
-    plan = plan_added(source, old, there.inference if old.variables else None, new, _layout(there, layout), "zarr")
+    plan = plan_added(
+        source, old, there.inference if old.variables else None, new, _layout(there, layout), "zarr", options.encoding
+    )
     groups = new_groups(replace(plan, unbatched={}), options)
     _complete(there, {*there.change.overwritten, *("/".join(key) for key in there.texts), *new})
     stage_texts(there.texts, unbatched_object(plan), there)

@@ -183,7 +183,7 @@ def _create(source: Source, target: ZarrTarget, options: ZarrOptions, layout: La
     if not beside:
         refuse_reading_from(source.flat, target.place, target.name)
     stream_source(source)
-    plan = plan_write(source, layout, "zarr", lazily=not options.compute)
+    plan = plan_write(source, layout, "zarr", encoding=options.encoding)
     groups = new_groups(plan, options)
     if target.kind == "zip":
         _create_zip(groups, target, options)
