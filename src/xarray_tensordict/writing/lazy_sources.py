@@ -21,7 +21,7 @@ _INNER = (
     "_array",
     "_wrapped",
     "_source",
-    "_otherwise",
+    "otherwise",
     "datastore",
     "func",
     "args",

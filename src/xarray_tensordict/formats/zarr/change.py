@@ -216,16 +216,22 @@ def delayed(change: Change) -> Any:
 
 def _begin(change: Change) -> Taken:
     held = Taken(change.staged.inner, change.target.name, change.root)
-    with zarr_writes():
-        change.staged.check(change.target.name)
-        change.begin()
+    try:
+        with zarr_writes():
+            change.staged.check(change.target.name)
+            change.begin()
+    except BaseException:
+        held.release()  # the traceback would keep it
+        raise
     return held
 
 
 def _finish(change: Change, held: Taken) -> None:
-    with zarr_writes():
-        change.finish()
-    held.release()
+    try:
+        with zarr_writes():
+            change.finish()
+    finally:
+        held.release()
 
 
 def _nothing(first: Any) -> None:
