@@ -57,7 +57,7 @@ def concat(
         raise ValueError(f"unbatched: expected 'drop' or 'expand', got {unbatched!r}")
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
-        below = [name for name, child in dt.children.items() if _episode_groups(child, warn=False)]
+        below = [name for name, child in dt.children.items() if _episode_groups(child, announce=False)]
         return label_table(table_of(dt, index, by, below, _why_none(dt)), dim, index, step)
     left_out: set[str] = set()
     parts = {}
@@ -78,7 +78,7 @@ def concat(
     return _joined(dt, parts, dim, index, step)
 
 
-def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr.Dataset, Inference]]:
+def _episode_groups(dt: xr.DataTree, *, announce: bool = True) -> dict[str, tuple[xr.Dataset, Inference]]:
     """The groups in a node that have a batch of their own, in natural order; others that hold numbers are told."""
     found, without = {}, {}
     for name in natural_order(list(dt.children)):
@@ -87,7 +87,7 @@ def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr
             found[name] = flat, inference
         elif any(v.ndim and v.dtype.kind in "biufc" for v in dt.children[name].data_vars.values()):
             without[name] = inference.reason
-    if found and without and warn:
+    if found and without and announce:
         told = "; ".join(f"{name!r}: {reason}" for name, reason in without.items())
         warn(f"groups without a batch are no episodes: {told}", LeftOutWarning)
     return found
