@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from xarray.backends.common import BackendArray
+from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
 
 _NEEDED = (
@@ -28,9 +29,9 @@ _FRESH = frozenset(
     {
         "xarray.backends.zarr",
         "xarray_tensordict.formats.hdf5.arrays",
-        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
-        "xarray_tensordict.formats.zarr.guard",
+        "xarray_tensordict.formats.zarr.local",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
@@ -41,9 +42,28 @@ if _MISSING:
     )
 
 
-def lazy_data(variable: xr.Variable) -> Any:
-    """The array behind a variable, which ``variable.data`` would load: of numpy, of dask, or one that xarray indexes."""
+def data_of(variable: xr.Variable) -> Any:
+    """What a variable holds, lazy or not; ``variable.data`` reads what is lazy."""
     return variable._data
+
+
+def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.Variable:
+    """The variable that xarray makes of an array of zarr, which need not be in the group of `store`.
+
+    Parameters
+    ----------
+    store
+        Of the group that the array is in.
+    array
+        With dimension names.
+    mask
+        Whether the fill value stands for missing values.
+    """
+    private: Any = store
+    private._use_zarr_fill_value_as_mask = mask
+    private._cache_members, private._members = True, {name: array}
+    variable: xr.Variable = private.open_store_variable(name)
+    return variable
 
 
 def past_cache(variable: xr.Variable) -> xr.Variable:

@@ -8,14 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from .._compat.xarray import bare_array, multiindex_dims, positional, reads_fresh_arrays, transpose_axes
+from .._compat.xarray import (
+    bare_array,
+    in_memory,
+    is_index_data,
+    multiindex_dims,
+    positional,
+    reads_fresh_arrays,
+    transpose_axes,
+)
+from ..core.features import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
-from ..core.rules import is_marked
+from ..core.objects import held_objects
 from ..core.suggest import there_are
 from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import key_of
@@ -152,7 +161,7 @@ def plan_entries(
     wanted = None if isinstance(coords, bool) else set(_checked_names(ds, coords))
     tuples = multiindex_dims(ds)
     plan = Plan(inference.groups)
-    _check_paths(ds)
+    check_paths(ds)
     for name, variable in ds.variables.items():
         key = key_of(name)
         if name in tuples or any("/".join(key[:n]) in excluded for n in range(1, len(key) + 1)):
@@ -191,10 +200,10 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
     if variable.dtype.kind not in "biufcmM" or variable.encoding.get("tensordict_non_tensor"):
         form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
     missing = () if entry_class != "partial" else tuple(i for i, d in enumerate(batch.dims) if d not in variable.dims)
-    return Entry(key, name, variable, entry_class, form, batch, missing, _torch_dtype(variable))
+    return Entry(key, name, variable, entry_class, form, batch, missing, torch_dtype_of(variable))
 
 
-def _torch_dtype(variable: xr.Variable) -> str | None:
+def torch_dtype_of(variable: xr.Variable) -> str | None:
     """The dtype recorded where values were widened, as long as they still have the widened dtype."""
     recorded = variable.encoding.get("torch_dtype")
     widened = {"complex32": "complex64"}.get(str(recorded), "float32")
@@ -212,18 +221,32 @@ def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
 
 
 def _why_not(variable: xr.Variable) -> str | None:
-    """Why no tensordict can hold a variable, from its dtype alone; None where one can."""
+    """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    if dtype.kind == "O" and "calendar" in {*variable.encoding, *variable.attrs}:
+    calendar = _calendar(variable) if dtype.kind == "O" else None
+    if calendar is not None:
         return (
-            f"it holds dates of the calendar {variable.encoding.get('calendar', variable.attrs.get('calendar'))!r}, or outside "
-            f"1678 to 2262, which int64 nanoseconds cannot hold; convert the calendar, or exclude it"
+            f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
+            "convert the calendar, or exclude it"
         )
     if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
         return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
     if dtype.kind == "V":
         return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
     return None
+
+
+def _calendar(variable: xr.Variable) -> Any:
+    """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
+    declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
+    if declared is not None or not (in_memory(variable) or is_index_data(variable)):
+        return declared
+    values = np.asarray(variable.values)
+    return (
+        next((item.calendar for item in values.flat if hasattr(item, "calendar")), None)
+        if held_objects(values) == "dates"
+        else None
+    )
 
 
 def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
@@ -238,15 +261,17 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
     return found
 
 
-def _check_paths(ds: xr.Dataset) -> None:
+def check_paths(ds: xr.Dataset) -> None:
     """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
     keys = {key_of(name): name for name in ds.variables}
     for key, name in keys.items():
         if "" in key:
-            raise ValueError(f"variable {name!r}: a part of its path is empty; rename it, a '/' separates nested keys")
+            raise ValueError(
+                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
+            )
         for length in range(1, len(key)):
             if key[:length] in keys:
                 raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an entry "
-                    f"and a nested tensordict; rename one of them"
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
+                    "an entry and a group; rename one of them"
                 )

@@ -12,7 +12,7 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from .._compat.xarray import lazy_data
+from .._compat.xarray import data_of
 from ..formats.array_wrappers import read_outer
 from ..formats.raw.arrays import counted_from_start
 
@@ -113,14 +113,14 @@ class RepeatedRow(BackendArray):
 
 def is_joinable(variable: xr.Variable) -> bool:
     """Whether the values are in memory or read lazily by xarray: not those of dask, nor of another library."""
-    return isinstance(lazy_data(variable), np.ndarray | indexing.ExplicitlyIndexed)
+    return isinstance(data_of(variable), np.ndarray | indexing.ExplicitlyIndexed)
 
 
 def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     """The rows of all parts as one variable, backed by dask in chunks of one part each, more for a large one."""
     # xarray's own rules for attributes, encoding and dtype
     like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
-    data = indexing.LazilyIndexedArray(JoinedRows([lazy_data(part) for part in parts], like.dtype))
+    data = indexing.LazilyIndexedArray(JoinedRows([data_of(part) for part in parts], like.dtype))
     joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
     joined.encoding = like.encoding
     chunks = tuple(size for part in parts for size in row_chunks(part.shape, part.dtype))

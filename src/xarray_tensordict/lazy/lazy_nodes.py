@@ -32,7 +32,7 @@ class OpenedStore:
     closer
         What closes the store; None after pickling, and where the Dataset belongs to the caller.
     hidden
-        How many groups with a batch of their own are not shown.
+        The paths of the groups with a batch of their own, which are not shown.
     closed
         Whether `closer` was called.
     """
@@ -41,7 +41,7 @@ class OpenedStore:
     left_out: dict[str, str] = field(default_factory=dict)
     unbatched: list[Entry] = field(default_factory=list)
     closer: Callable[[], None] | None = None
-    hidden: int = 0
+    hidden: tuple[str, ...] = ()
     closed: bool = False
 
     def close(self) -> None:

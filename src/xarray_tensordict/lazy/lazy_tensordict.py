@@ -56,6 +56,12 @@ class XarrayPersistentTensorDict(LazyTensorDict):
                 f"{name!r} of {group.source.description} has no batch dim: it is in .unbatched of this tensordict, and "
                 f"in ds.td.unbatched"
             )
+        hidden = next((each for each in group.source.hidden if f"/{name}/".startswith(f"{each}/")), None)
+        if hidden is not None:
+            raise KeyError(
+                f"{name!r} of {group.source.description} is in the group {hidden!r}, which has a batch of its own and is not shown: "
+                f"open it with group={hidden!r}, all groups with nested=True or xr.open_datatree(...)"
+            )
         raise KeyError(f"there is no entry {name!r} in {group.source.description}; {there_are(name, group.members)}")
 
     def _read_entry(self, key: str | Key, default: Any) -> Any:
@@ -271,7 +277,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         source = self.file.source
         told = "" if self.file.key else f", store={source.description!r}"
         if source.hidden and not self.file.key:
-            told += f", {source.hidden} groups with a batch of their own not shown: group=... or nested=True"
+            told += f", {len(source.hidden)} groups with a batch of their own not shown: group=... or nested=True"
         lines[-1] = lines[-1].rstrip(",") + "}," if self.file.members else lines[-1] + "},"
         lines.append(f"{indent}    batch_size={self.batch_size}, names={self.names}, device={self.device}{told})")
         return "\n".join(lines)

@@ -153,7 +153,7 @@ def _persistent(
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
     warn_left_out(plan.left_out)
-    hidden = len(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+    hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
     source = OpenedStore(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
@@ -179,6 +179,8 @@ def _told(ds: xr.Dataset) -> dict[str, str]:
     """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
     told = {}
     for sentence in ds.encoding.get("xarray_tensordict", {}).get("left_out", ()):
+        if sentence.startswith("attribute "):
+            continue  # the variable itself is there
         quote = sentence[0]
         name, _, reason = sentence[1:].partition(f"{quote}: ")
         told[name] = reason

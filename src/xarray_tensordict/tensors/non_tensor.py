@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from ..collection import without_collection
+from ..quiet import without_collection
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,13 @@ def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *
     leaves: list[Leaf] = []
     classes: dict[Key, str] = {}
     _collect(td, (), nodes, leaves, classes)
-    namer = Namer(nodes, leaves, dims, template.variables)
+    asked = ["/".join(key) if isinstance(key, tuple) else key for key in dims or ()]
+    new = {
+        leaf.name: like
+        for leaf in leaves
+        if (like := template.alike(leaf)) and not any(fnmatchcase(leaf.name, pattern) for pattern in asked)
+    }
+    namer = Namer(nodes, leaves, {**new, **(dims or {})} or None, template.variables)
     for leaf in leaves:
         group = leaf.key[:-1]
         template.shape_non_tensor(leaf, namer.batches[group], nodes[group].sizes)

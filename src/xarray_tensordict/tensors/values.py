@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.objects import held_objects
+from ..core.times import to_nanoseconds
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -33,21 +35,6 @@ _TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 _HAS_NUMPY_TWIN = frozenset(_TORCH_DTYPES.values())
 
-_NS_MAX = 2**63 - 1
-"""The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
-
-_FINER_THAN_NS = ("ps", "fs", "as")
-
-_NS_PER_UNIT = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "D": 86_400_000_000_000,
-    "W": 604_800_000_000_000,
-}
 
 # --- numpy -> torch ---------------------------------------------------------------------------------------------------
 
@@ -190,7 +177,7 @@ def _copy_needed(array: np.ndarray[Any, Any], name: str) -> str:
 def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     """The message for a dtype that torch lacks: what was expected, what was found, what to do."""
     dtype = array.dtype
-    if dtype.kind == "O" and _holds_cftime(array):
+    if dtype.kind == "O" and held_objects(array) == "dates":
         return (
             f"{name!r} holds cftime dates of another calendar, and a tensor needs dates of the standard calendar "
             "between 1678 and 2262 (int64 nanoseconds since 1970-01-01); convert them with ds.convert_calendar() "
@@ -206,64 +193,29 @@ def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     return f"{expected}; a tensordict holds it as non-tensor data, or convert it first with .astype(...)"
 
 
-def _holds_cftime(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the first object that is not missing is a date of cftime (which is not imported for this)."""
-    for item in array.flat:
-        if item is not None and not isinstance(item, float):
-            return type(item).__module__.partition(".")[0] == "cftime"
-    return False
-
-
 def _nanoseconds(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """The int64 nanoseconds of datetimes or timedeltas of any unit, NaT the smallest int64."""
-    kind = array.dtype.kind
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    unit, step = np.datetime_data(native.dtype)
-    if unit == "generic" or (unit == "ns" and step == 1):
-        # A view, so that memory can be shared. numpy counts generic units as nanoseconds too.
-        return native.view(np.int64)
-    if kind == "m" and unit in "YM":
+    unit, _ = np.datetime_data(array.dtype)
+    if array.dtype.kind == "m" and unit in "YM":
         raise TypeError(
             f"{name!r} holds durations in calendar units ({array.dtype}), which have no fixed length in nanoseconds; "
             "convert them to days or another fixed unit first"
         )
-    if unit in _FINER_THAN_NS:
-        converted = native.astype(f"{kind}8[ns]")
-        if not np.array_equal(converted.astype(native.dtype), native, equal_nan=True):
-            raise ValueError(
-                f"{name!r} ({array.dtype}) is finer than a nanosecond, which is what a tensor holds; "
-                f"round it first with .astype('{kind}8[ns]')"
-            )
-        return converted.view(np.int64)
-    _check_range(native, name)
-    return native.astype(f"{kind}8[ns]").view(np.int64)
-
-
-def _check_range(array: np.ndarray[Any, Any], name: str) -> None:
-    """Raise for times that int64 nanoseconds cannot hold: numpy's ``astype`` wraps around, silently."""
-    counts = array.view(np.int64)[~np.isnat(array)]
-    if not counts.size:
-        return
-    first, last = _range_in_steps(array.dtype)
-    if int(counts.min()) < first or int(counts.max()) > last:
-        low, high = np.nanmin(array), np.nanmax(array)
-        what = "dates" if array.dtype.kind == "M" else "durations"
-        span = "1677-09-21 to 2262-04-11" if array.dtype.kind == "M" else "about 292 years to either side"
-        raise OverflowError(
-            f"{name!r} holds {what} from {low} to {high} ({array.dtype}), and a tensor holds int64 nanoseconds, "
-            f"that is {span}; select what lies inside, leave the variable out, or store it as numbers"
+    counts, lost = to_nanoseconds(array)
+    if lost is None:
+        return counts
+    if unit in {"ps", "fs", "as"}:
+        raise ValueError(
+            f"{name!r} ({array.dtype}) is finer than a nanosecond, which is what a tensor holds; "
+            f"round it first with .astype('{array.dtype.kind}8[ns]')"
         )
-
-
-def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The first and the last count of `dtype`'s own unit whose nanoseconds fit into int64."""
-    unit, step = np.datetime_data(dtype)
-    if unit in _NS_PER_UNIT:
-        ns = _NS_PER_UNIT[unit] * step
-        return -(_NS_MAX // ns), _NS_MAX // ns
-    # Years and months: the one that the first nanosecond lies in has begun before it.
-    first = int(np.datetime64(-_NS_MAX, "ns").astype(dtype).view(np.int64)) + 1
-    return first, int(np.datetime64(_NS_MAX, "ns").astype(dtype).view(np.int64))
+    low, high = np.nanmin(array), np.nanmax(array)
+    what = "dates" if array.dtype.kind == "M" else "durations"
+    span = "1677-09-21 to 2262-04-11" if array.dtype.kind == "M" else "about 292 years to either side"
+    raise OverflowError(
+        f"{name!r} holds {what} from {low} to {high} ({array.dtype}), and a tensor holds int64 nanoseconds, "
+        f"that is {span}; select what lies inside, leave the variable out, or store it as numbers"
+    )
 
 
 def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -> torch.Tensor:

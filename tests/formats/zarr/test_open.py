@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_equal
 
 from xarray_tensordict._compat.zarr import DocumentParser, any_exists
-from xarray_tensordict.formats.zarr import members as zarr_members
-from xarray_tensordict.formats.zarr.members import open_members
+from xarray_tensordict.formats.zarr import open as zarr_members
+from xarray_tensordict.formats.zarr.open import open_members
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The data type:zarr.errors.UnstableSpecificationWarning", "ignore:Consolidated metadata"
