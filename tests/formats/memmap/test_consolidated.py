@@ -112,7 +112,7 @@ def test_a_file_that_is_damaged(path):
     sample().consolidate(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    with pytest.raises(ValueError, match=r"storage\.memmap: expected a zarr store, an HDF5 file or a \.tdz archive"):
+    with pytest.raises(ValueError, match=r"storage\.memmap: expected a zarr store, an HDF5 file, a memory-mapped tensordict"):
         xr.open_dataset(path, engine="tensordict")
     # the footer of another file
     footer = json.dumps({"cls": "TensorDict", "leaves": {"x": ["torch.int64", [5], 0, 40, 0]}}).encode()
