@@ -50,7 +50,7 @@ class ZarrGroupStore:
     def __init__(
         self, root: zarr.Group, *, description: str, owns: bool, allow_pickle: bool = False, mask: bool | None = None
     ) -> None:
-        self._root = root
+        self.zarr_group = root
         self._description = description
         self._owns = owns
         self._allow_pickle = allow_pickle
@@ -129,32 +129,24 @@ class ZarrGroupStore:
     @cached_property
     def nczarr(self) -> bool:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
-        return self._root.metadata.zarr_format == 2 and any_exists(self._root, ".nczgroup", ".nczarr")
+        return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
 
     @cached_property
     def is_marked(self) -> bool:
         """Whether a write to the store has not finished."""
-        return INCOMPLETE_ATTR in self._root.attrs
-
-    @property
-    def zarr_group(self) -> zarr.Group:
-        return self._root
-
-    @property
-    def has_tensordict_marker(self) -> bool:
-        return BATCH_ATTR in self._root.attrs
+        return INCOMPLETE_ATTR in self.zarr_group.attrs
 
     def close(self) -> None:
         if self._owns:
-            (self.single[1] if self.single is not None else self._root).store.close()
+            (self.single[1] if self.single is not None else self.zarr_group).store.close()
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
         if key in self._fields:
             return self._fields[key]
-        node: Node = self._root
+        node: Node = self.zarr_group
         if key:
-            node = self._nodes.pop(key) if key in self._nodes else self._root["/".join(key)]
+            node = self._nodes.pop(key) if key in self._nodes else self.zarr_group["/".join(key)]
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
         return _GroupReader(self, node, key).read()
@@ -192,7 +184,7 @@ class ZarrGroupStore:
 
     def pending_record(self, key: Key) -> Any:
         """The record of the batch that a group is to get when its arrays are whole."""
-        mark = mark_of(self._root)
+        mark = mark_of(self.zarr_group)
         return None if mark is None else mark.get("records", {}).get("/".join(key))
 
     def keep_fields(self, group: StoredGroup) -> None:
