@@ -120,7 +120,7 @@ class DatasetAccessor(LoadingMethods):
         """
         from .dataset.episode_tables import label_table, table_of_dataset
 
-        return label_table(table_of_dataset(self._ds, index, by), dim, index, step)
+        return label_table(table_of_dataset(self._ds, dim, index, by), dim, index, step)
 
     @property
     def batched(self) -> xr.Dataset:
