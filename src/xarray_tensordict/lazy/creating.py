@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tensordict import PersistentTensorDict
 
-from ..formats.hdf5.files import is_open_for_writing
+from ..formats.hdf5.file import is_open_for_writing
 from ..formats.registry import HDF5_MAGIC, describe_source
 
 _HDF5 = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")

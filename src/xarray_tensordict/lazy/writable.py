@@ -19,7 +19,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..formats.hdf5.files import open_for_changes
+from ..formats.hdf5.file import open_for_changes
 from ..formats.registry import format_of, unwrapped
 from ..quiet import quiet
 from ..testing import assert_same_tensordict

@@ -19,7 +19,6 @@ from ..formats.zarr.output_chunks import CHUNK_BYTES, default_chunks
 from .packing import time_misfit
 
 _CF_KEPT = (*CF_PACKING, *CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
-_H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
 # the resolution of times, and of the units that would round or wrap them
 _STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _UNITS = {"milliseconds": 1, "microseconds": 2, "nanoseconds": 3}
@@ -202,27 +201,3 @@ def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
 
     is_v3 = all(isinstance(codec, zarr.abc.codec.Codec) for codec in compressors)
     return is_v3 if zarr_format == 3 else not is_v3
-
-
-def hdf5_encoding(variable: xr.Variable, *, chunks: Mapping[str, int], keep_cf: bool) -> dict[str, Any]:
-    """The encoding of a new HDF5 dataset, in the words of xarray's h5netcdf engine."""
-    encoding = cf_encoding(variable) if keep_cf else {}
-    if not variable.ndim:
-        return encoding
-    filters = {name: variable.encoding[name] for name in _H5_FILTERS if variable.encoding.get(name)}
-    if _available(filters.get("compression")):
-        encoding |= filters
-    asked = chunks_by_dim(variable, chunks) if any(str(dim) in chunks for dim in variable.dims) else None
-    wanted = asked or storage_chunks(variable)
-    if wanted is not None and 0 not in variable.shape:
-        encoding["chunksizes"] = wanted
-    return encoding
-
-
-def _available(compression: Any) -> bool:
-    """Whether h5py can write with a compression that was read: plugins come and go."""
-    if compression in (None, "gzip", "lzf"):
-        return True
-    import h5py
-
-    return isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))

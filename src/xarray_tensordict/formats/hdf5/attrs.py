@@ -1,14 +1,16 @@
-"""Attributes of HDF5 objects, as xarray's h5netcdf backend shows them."""
+"""Attributes of HDF5 objects: read as xarray's h5netcdf backend shows them, and written so that they come back."""
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ...core.metadata import MARKER_ATTRS
+from ...core.metadata import ARRAY_ATTR, MARKER_ATTRS
 from ...core.model import Key, LeftOut
 
 _HIDDEN = frozenset(
@@ -118,3 +120,65 @@ def _decode_strings(value: Any, length: int | None) -> Any:
     if length is not None and length > 1:
         return decode_text(value) if isinstance(value, bytes) else [decode_text(item) for item in value.flat]
     return value if np.isscalar(value) else value.tolist()
+
+
+# -- written ------------------------------------------------------------------------------------------------------------
+
+
+def write_attrs(obj: Any, attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> None:
+    """Write attributes, and in the record those that HDF5 would give back changed (``[1]`` as ``1``, None, dicts)."""
+    record = dict(record)
+    for name, value in attrs.items():
+        fits = stored_attribute(value)
+        if fits is not None:
+            obj.attrs[str(name)] = fits
+        else:
+            record.setdefault("attrs", {})[str(name)] = jsonable(value)
+    if record:
+        obj.attrs[ARRAY_ATTR] = json.dumps(record)
+
+
+def stored_attribute(value: Any) -> Any:
+    """An attribute as h5py takes it, None where HDF5 does not give it back as it was."""
+    if isinstance(value, str):
+        return None if not value or "\0" in value else value
+    if isinstance(value, bool | int | float | complex | np.bool_ | np.number):
+        return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else None
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.ndim == 1 and value.size > 1:
+        return value
+    if isinstance(value, list) and len(value) > 1:
+        types = {type(item) for item in value}
+        if types == {str} and not any("\0" in item for item in value):
+            return np.array(value, dtype=h5py.string_dtype())
+        if len(types) == 1 and types <= {int, float}:
+            return np.array(value)
+    return None
+
+
+def jsonable(value: Any) -> Any:
+    """An attribute as JSON holds it."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that netCDF holds, and the record, with those that it gives back changed or does not hold at all."""
+    plain: dict[str, Any] = {}
+    record = dict(record)
+    for name, value in attrs.items():
+        changed = stored_attribute(value) is None or isinstance(value, bool | np.bool_)
+        if changed:
+            record.setdefault("attrs", {})[str(name)] = jsonable(value)
+        if not changed or _is_netcdf(value):
+            plain[str(name)] = value
+    if record:
+        plain[ARRAY_ATTR] = json.dumps(record)
+    return plain
+
+
+def _is_netcdf(value: Any) -> bool:
+    """Whether netCDF has an attribute for a text or a list, if only a similar one."""
+    if isinstance(value, list) and len({isinstance(item, str) for item in value}) > 1:
+        return False
+    return isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"
