@@ -307,6 +307,7 @@ def _name_zarr_array(array: Any, dims: Dims) -> None:
 def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
     import h5py
 
+    from .formats.hdf5.dims import is_named, write_label
     from .formats.hdf5.file import open_for_changes
 
     if isinstance(source, (str, os.PathLike)):
@@ -318,8 +319,8 @@ def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Ma
     for key, (_, dims) in missing.items():
         dataset = root["/".join(key)]
         for axis, dim in enumerate(dims):
-            if not dataset.dims[axis].label and not len(dataset.dims[axis]):
-                dataset.dims[axis].label = dim
+            if not is_named(dataset, axis):
+                write_label(dataset, axis, dim)
     for key, record in records.items():
         node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):

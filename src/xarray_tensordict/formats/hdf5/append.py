@@ -38,7 +38,7 @@ from ...writing.stored_form import to_json
 from ...writing.streaming import streamed
 from ..zarr.update import grown
 from ..zarr.write import read_now
-from .dims import NON_COORD_PREFIX
+from .dims import NON_COORD_PREFIX, attached_scales
 from .file import release_readers
 from .output import Hdf5Output, Part, changed_in_place, store_blocks
 from .read import Hdf5Store
@@ -257,7 +257,7 @@ def _scales(dataset: h5py.Dataset) -> list[h5py.Dataset | None]:
     """The netCDF dimension of each axis, where that has no coordinate; it is a dataset of its own, as long as the dim."""
     found: list[h5py.Dataset | None] = []
     for axis in range(dataset.ndim):
-        scales = dataset.dims[axis].values()
+        scales = attached_scales(dataset, axis)
         free = [scale for scale in scales if scale != dataset and scale.ndim == 1 and scale.maxshape[0] is None]
         found.append(free[-1] if free else None)
     return found

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import h5py
+import numpy as np
+
+from .attrs import decode_text, marker
 
 PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
 NON_COORD_PREFIX = "_nc4_non_coord_"
@@ -166,7 +169,7 @@ def _other_names(dataset: Any, ndim: int) -> tuple[str | None, ...]:
     """Names from HDF5 dimension labels, or from an attribute ``DimensionNames`` ("nscan,nray", as in GPM files)."""
     names: list[str | None] = [None] * ndim
     if _has(dataset, b"DIMENSION_LABELS"):
-        names = [dimension.label or None for dimension in dataset.dims]
+        names = [label or None for label in _labels(dataset) or names]
     if _has(dataset, b"DimensionNames"):
         value = dataset.attrs["DimensionNames"]
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -174,3 +177,41 @@ def _other_names(dataset: Any, ndim: int) -> tuple[str | None, ...]:
         if len(parts) == ndim:
             names = [name or part or None for name, part in zip(names, parts, strict=True)]
     return tuple(names)
+
+
+def _labels(dataset: Any) -> list[str] | None:
+    """The labels of the axes; None where the attribute is anything else, which HDF5's own functions crash on."""
+    found = marker(dataset, "DIMENSION_LABELS")
+    if not isinstance(found, np.ndarray) or found.shape != (dataset.ndim,):
+        return None
+    return [decode_text(label) for label in found.tolist()] if found.dtype.kind in "OSU" else None
+
+
+def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
+    """The dimension scales of an axis; an attribute that lists none is passed over, as HDF5's own functions do not."""
+    lists = marker(dataset, "DIMENSION_LIST")
+    if not isinstance(lists, np.ndarray) or lists.shape != (dataset.ndim,) or not isinstance(lists[axis], np.ndarray):
+        return []
+    return [dataset.file[reference] for reference in lists[axis] if reference]
+
+
+def is_named(dataset: Any, axis: int) -> bool:
+    """Whether an axis has a label or a dimension scale."""
+    labels = _labels(dataset) if _has(dataset, b"DIMENSION_LABELS") else None
+    return bool(labels and labels[axis]) or bool(attached_scales(dataset, axis))
+
+
+def write_label(dataset: Any, axis: int, name: str) -> None:
+    """Name an axis.
+
+    Raises
+    ------
+    ValueError
+        Where the attribute of the labels is there and holds none.
+    """
+    if _has(dataset, b"DIMENSION_LABELS") and _labels(dataset) is None:
+        raise ValueError(
+            f"{dataset.file.filename}: {dataset.name!r} has an attribute DIMENSION_LABELS that is no list of "
+            f"{dataset.ndim} names; delete it with h5py (del file[{dataset.name!r}].attrs['DIMENSION_LABELS']), and try again"
+        )
+    dataset.dims[axis].label = name

@@ -27,7 +27,7 @@ from ...writing.disk_blocks import FULL, allocate
 from ...writing.replacing import replaced
 from ...writing.running import distributed_client, own_callbacks, progress_bar
 from ..fingerprint import identity_of
-from .file import check_not_written, lock_out_writers, open_for_changes
+from .file import lock_out_writers, open_for_changes
 
 Region = tuple[slice, ...]
 
@@ -207,7 +207,6 @@ def written_beside(target: Path, *, copied: bool, exclusive: bool, **options: An
         Where another writer came first; its file stays as it is.
     """
     target = Path(os.path.realpath(target))
-    check_not_written(target)
     before = identity_of(target.stat()) if copied else None
     with ExitStack() as committing, replaced(target) as beside:
         if copied:

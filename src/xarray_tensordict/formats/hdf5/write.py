@@ -35,6 +35,7 @@ from ...writing.streaming import stream_source
 from ..zarr.write import read_now
 from .append import append_rows, check_rows
 from .attrs import jsonable, netcdf_attrs, stored_attribute, write_attrs
+from .file import check_not_written
 from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, written_beside, written_to
 from .read import Hdf5Store
 
@@ -146,6 +147,7 @@ def _target(path: Any) -> Path:
 
 
 def _check_target(target: Path, mode: str | None) -> None:
+    check_not_written(target)
     if mode in {"w-", "x"} and target.exists():
         raise FileExistsError(
             f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
@@ -186,6 +188,9 @@ def _planned(source: Source, layout: Layout, added_to: Path | None = None, prefi
             old = open_flat(store, OpenOptions(nested=True))
             names = [str(name) for name in source.flat.variables]
             plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5")
+            growing = old.encoding.get("unlimited_dims", ())
+            for group in plan.groups.values():
+                group.node.unlimited |= {str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing}
             if not store.has_tensordict_marker and old.variables:
                 # what others wrote there need not lead with the batch: no record says that it does
                 for group in plan.groups.values():
