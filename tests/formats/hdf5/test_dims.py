@@ -1,6 +1,9 @@
 """Dimension names that an HDF5 file records."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import netCDF4
@@ -126,3 +129,21 @@ def test_an_axis_that_can_grow_makes_an_unlimited_dimension_however_it_is_named(
         file["attribute"].attrs["DimensionNames"] = "scan,ray"
         file["own"].attrs["__xarray_tensordict__"] = '{"dims": ["row", "column"]}'
     assert root_of(path).unlimited_dims == {"time", "scan", "row"}
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, "time", np.zeros((2, 2)), np.array([1, 2]), np.array([b"a"])])
+def test_labels_that_are_no_names_are_passed_over(tmp_path: Path, value: Any) -> None:
+    """In a process of its own: HDF5's functions for labels kill the process."""
+    path = tmp_path / "labels.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.ones((6, 3))
+        file["x"].attrs["DIMENSION_LABELS"] = value
+    code = (
+        "import xarray as xr, xarray_tensordict\n"
+        f"with xr.open_dataset({str(path)!r}, engine='tensordict') as ds: assert ds['x'].dims == ('batch_0', 'dim_3'), ds\n"
+        f"try: xarray_tensordict.annotate({str(path)!r}, dims={{'x': ('time', 'f')}})\n"
+        "except ValueError as error: assert \"'/x' has an attribute DIMENSION_LABELS\" in str(error), error\n"
+        "else: raise AssertionError"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -57,6 +57,7 @@ class Hdf5Output:
         self.file = file
         self._name = name
         self._allocated = self._held = 0
+        self._flushed = self._size if os.name == "posix" else 0
 
     def put(self, dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> None:
         """Write values to a region of a dataset, as its elements are."""
@@ -94,17 +95,20 @@ class Hdf5Output:
         if os.name != "posix":
             return
         if self._held > _HELD:
-            self.file.flush()
-            self._held = 0
-        stop = self._size + self._held + size + _SPARE
+            self._flush()
+        stop = max(self._size, self._flushed + self._held) + size + _SPARE
         allocate(self._number, max(self._allocated, self._size), stop, self._name)
         self._allocated, self._held = max(self._allocated, stop), self._held + (0 if reserve else size)
 
     def flush(self) -> None:
         """Write what HDF5 holds back."""
         self.room(0)
+        self._flush()
+
+    def _flush(self) -> None:
         self.file.flush()
         self._held = 0
+        self._flushed = self._size if os.name == "posix" else 0
 
     def close(self) -> None:
         """Close the file, and give back the room that it has not used."""

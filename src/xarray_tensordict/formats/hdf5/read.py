@@ -347,8 +347,8 @@ def _unfinished(node: _Node) -> str | None:
     except (TypeError, ValueError, KeyError, AttributeError):  # of another version, or of another program
         return None
     return (
-        f"an append along {dim!r} has not finished, and the rows from before it are shown. Unless it still runs, append "
-        f"the rows again with append_dim={dim!r}, which first takes back what it has left"
+        f"the file is not complete: an append along {dim!r} has not finished, and the rows from before it are shown. Unless "
+        f"it still runs, append the rows again with append_dim={dim!r}, which first takes back what it has left"
     )
 
 

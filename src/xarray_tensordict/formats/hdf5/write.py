@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,9 @@ def _planned(source: Source, layout: Layout, added_to: Path | None = None, prefi
             plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5")
             growing = old.encoding.get("unlimited_dims", ())
             for group in plan.groups.values():
-                group.node.unlimited |= {str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing}
+                group.node.unlimited |= {
+                    str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing
+                }
             if not store.has_tensordict_marker and old.variables:
                 # what others wrote there need not lead with the batch: no record says that it does
                 for group in plan.groups.values():
@@ -441,11 +444,12 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf
     with NetcdfWriter(output.file, output.room_for, new=new) as writer:
         for key, group in plan.groups.items():
             ds = _netcdf_dataset(group, options)
-            explicit = {
-                name: {**ds.variables[name].encoding, **options.encoding[group.node.names[name]]}
-                for name in group.stored
-                if group.node.names[name] in options.encoding
-            }
+            explicit = {}
+            for name, variable in ds.variables.items():
+                asked = options.encoding.get(group.node.names[str(name)], {})
+                # xarray drops chunks that are larger than the dim unless they are asked for
+                if asked or any(map(gt, variable.encoding.get("chunksizes", ()), variable.shape)):
+                    explicit[str(name)] = {**variable.encoding, **asked}
             unlimited = sorted(group.node.unlimited & set(map(str, ds.dims)))
             writer.write(ds, "/".join((*prefix, *key)) or None, explicit, unlimited)
         store_blocks(writer.sources, writer.targets, progress=options.progress)
