@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FOR_DOCS := $(VENV)/.installed-docs
+TORCHRL := $(CURDIR)/$(VENV)/torchrl
+# What depends on the version of tensordict: the lazy object, round trips, replay buffers, torchrl.
+TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-faults bench lint format types doctest docs screenshots dist clean
+.PHONY: help install demo test test-torchrl test-slow test-faults bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
 	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
+	@echo "make test-torchrl       the tests of what tensordict does, with the current torchrl and the tensordict it asks for"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
 	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
@@ -37,6 +41,15 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+# Into a folder of its own: everything else, torch above all, is that of the virtual environment.
+$(TORCHRL)/.installed: constraints-torchrl.txt | $(INSTALLED)
+	rm -rf $(TORCHRL)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(TORCHRL) --requirement constraints-torchrl.txt
+	touch $@
+
+test-torchrl: $(TORCHRL)/.installed
+	PYTHONPATH=$(TORCHRL) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS) $(TORCHRL_TESTS)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not faults" $(ARGS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ import s3_server
 from clusters import local_cluster, process_pool, scheduler  # noqa: F401 - fixtures
 from loading_samples import counted  # noqa: F401 - a fixture
 from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
+
+
+def pytest_report_header() -> str:
+    """The versions on which most depends: the tests run with several."""
+    names = ("tensordict", "torchrl", "torch", "xarray", "zarr", "numpy")
+    return ", ".join(f"{name} {version(name)}" for name in names)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, requires, version
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,17 @@ def test_every_requirement_is_in_the_constraints():
     }
     wanted = {name for extra in (None, *PROJECT["optional-dependencies"]) for name in requirements(extra)}
     assert sorted(wanted - pinned) == []
+
+
+def test_the_other_tensordict_that_is_tested_is_one_that_is_allowed():
+    pins = [Requirement(line) for line in (ROOT / "constraints-torchrl.txt").read_text().splitlines() if line[0] != "#"]
+    (pinned,) = (each for each in pins if each.name == "tensordict")
+    assert requirements()["tensordict"].specifier.contains(str(pinned.specifier).removeprefix("=="))
+
+
+def test_torchrl_accepts_the_tensordict_that_it_is_tested_with():
+    (asked,) = (each for each in map(Requirement, requires("torchrl")) if each.name == "tensordict")
+    assert asked.specifier.contains(version("tensordict"))
 
 
 def test_the_extras_that_users_are_told_of_are_there():

@@ -23,8 +23,7 @@ def stores() -> Iterator[Any]:
     for name in corpus.CASE_NAMES:
         if name.startswith(NOT_PLAIN):
             continue
-        if corpus.CASES is not None:
-            yield pytest.param(getattr(corpus.CASES, name), id=f"{name[:7]}-original")
+        yield pytest.param(getattr(corpus.cases, name), id=f"{name[:7]}-original")
         for form, make in twins.twins_of(name).items():
             yield pytest.param(make, id=f"{name[:7]}-{form}")
 
@@ -128,11 +127,9 @@ def test_plain_xarray_appends_to_what_this_package_wrote(tmp_path):
 
 def test_what_plain_xarray_refuses_is_written_by_this_package(tmp_path):
     for name in NOT_PLAIN:
-        if corpus.CASES is None:
-            pytest.skip("the shared samples are absent")
         (full,) = (case for case in corpus.CASE_NAMES if case.startswith(name))
         (tmp_path / name).mkdir()
-        with xr.open_dataset(corpus.build(getattr(corpus.CASES, full), tmp_path / name), engine="tensordict") as ds:
+        with xr.open_dataset(corpus.build(getattr(corpus.cases, full), tmp_path / name), engine="tensordict") as ds:
             target = tmp_path / name / ("a.h5" if name == "case_19" else "a.zarr")
             corpus.write(ds, target)
             again = corpus.open_doors(target)

@@ -27,8 +27,7 @@ def stores(*names: str) -> list[Any]:
     """Makers of all stores of the corpus, or of some cases of it."""
     params = []
     for name in names or corpus.CASE_NAMES:
-        if corpus.CASES is not None:
-            params.append(pytest.param(getattr(corpus.CASES, name), id=f"{name[:7]}-original"))
+        params.append(pytest.param(getattr(corpus.cases, name), id=f"{name[:7]}-original"))
         params += [pytest.param(make, id=f"{name[:7]}-{form}") for form, make in twins.twins_of(name).items()]
     return params
 

@@ -5,6 +5,8 @@ of two doors); and whatever can be asked of a TensorDict in memory gives the sam
 """
 
 import gc
+import re
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -20,9 +22,9 @@ from tensordict.base import _is_leaf_nontensor
 from zarr.storage import LocalStore, MemoryStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
-from persistent_samples import FORMATS, flat_td, grid_ds, grid_of, make_persistent
+from persistent_samples import FORMATS, flat_td, grid_ds, grid_of, make_persistent, write_td
 from xarray_tensordict import open_persistent
-from xarray_tensordict.lazy import dialect
+from xarray_tensordict._compat import tensordict as compat
 from xarray_tensordict.lazy.lazy_tensordict import XarrayPersistentTensorDict
 from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.lazy.selection import select
@@ -356,9 +358,9 @@ def test_closing_leaves_the_dataset_of_the_caller_open(zarr_path):
 def test_stores_and_open_objects(zarr_path, tmp_path):
     bare = TensorDict.from_zarr(zarr_path)
     with zarr.storage.ZipStore(tmp_path / "td.zarr.zip", mode="w") as zipped:
-        flat_td().to_zarr(zipped)
+        write_td(flat_td(), zipped)
     memory = MemoryStore()
-    flat_td().to_zarr(memory)
+    write_td(flat_td(), memory)
     for store in (
         str(zarr_path),
         zarr_path,
@@ -377,7 +379,7 @@ def test_stores_and_open_objects(zarr_path, tmp_path):
 
 
 def test_an_open_hdf5_file(tmp_path):
-    flat_td().exclude("robot").to_h5(tmp_path / "td.h5").close()
+    write_td(flat_td().exclude("robot"), tmp_path / "td.h5")
     with h5py.File(tmp_path / "td.h5") as file:
         ptd = open_persistent(file)
         ptd.names = ["time"]
@@ -439,46 +441,48 @@ def test_objects_in_rows():
 
 
 def test_a_missing_part_of_the_private_interface_is_named():
-    with pytest.raises(ImportError, match=r"tensordict .* lacks PersistentTensorDict\._set_at_str, .*0\.15\.3"):
-        dialect._check(["PersistentTensorDict._set_at_str"])
-    dialect._check(dialect._probe())
+    with pytest.raises(ImportError, match=r"tensordict .* lacks PersistentTensorDict\._set .*0\.14\.3 and 0\.15"):
+        compat._check(["PersistentTensorDict._set"])
+    compat._check(compat._missing())
 
 
-def test_the_probe_finds_what_is_missing(monkeypatch):
-    monkeypatch.delattr(PersistentTensorDict, "_make_nested")
-    monkeypatch.delattr("tensordict._td_memmap._memmap_filename")
-    assert dialect._probe() == ["PersistentTensorDict._make_nested", "tensordict._td_memmap._memmap_filename"]
+def test_what_is_missing_is_found(monkeypatch):
+    monkeypatch.delattr(PersistentTensorDict, "_get_metadata")
+    monkeypatch.delattr("tensordict.utils._encode_key_for_filesystem")
+    monkeypatch.setattr(compat, "_ATTRIBUTES", ["_backend", "_storage"])
+    assert compat._missing() == [
+        "PersistentTensorDict._get_metadata",
+        "PersistentTensorDict()._storage",
+        "tensordict.utils._encode_key_for_filesystem",
+    ]
 
 
-def test_every_private_method_that_is_overridden_is_probed():
-    own = {name for name in vars(XarrayPersistentTensorDict) if name.startswith("_") and not name.startswith("__")}
-    inherited = {name for name in own if hasattr(PersistentTensorDict, name)} - {
-        "_cache",
-        "_td_dim_names",
-        "_nested_parent",
-        "_repr_html_",
-    }
-    inherited = {name for name in inherited if not name.startswith("_abc")}
-    assert inherited <= set(dialect._OF_THE_CLASS)
+def private_names(cls):
+    return {name for name in vars(cls) if name.startswith("_") and not name.startswith(("__", "_abc"))}
 
 
-def test_the_dialect_answers_for_itself(zarr_path):
-    """What ``PersistentTensorDict`` itself asks of a dialect, apart from what this package overrides."""
-    ptd = open_persistent(zarr_path)
-    own, root = ptd._backend, ptd.file
-    assert own.available()
-    assert own.is_read_only(root)
-    assert torch.equal(own.read_full(root["action"]), flat_td()["action"])
-    assert torch.equal(own.read_at(root["next/obs"], (2, 1), "cpu"), flat_td()["next", "obs"][2, 1])
-    assert own.read_non_tensor(root["robot"]) == "panda"
-    assert own.read_non_tensor_stack(root["task"]) == flat_td().get("task").tolist()
-    assert own.holds_rows(root["task"], [6])
-    assert not own.holds_rows(root["obs"], [6])
-    assert own.node_dtype(root["obs"]) == np.dtype("f4")
-    for opener in (lambda: own.open_file("x", "r"), lambda: own.open_new_file("x")):
-        with pytest.raises(TypeError):
-            opener()
-    ptd.close()
+def test_every_private_method_that_is_overridden_is_checked():
+    overridden = {name for name in private_names(compat.LazyTensorDict) if hasattr(PersistentTensorDict, name)}
+    assert overridden - {"_cache", "_td_dim_names", "_nested_parent"} == set(compat._HOOKS)
+
+
+def test_only_the_module_for_tensordict_overrides_its_private_methods():
+    own = private_names(XarrayPersistentTensorDict) - {"_repr_html_"}
+    assert not [name for name in own if hasattr(PersistentTensorDict, name)]
+
+
+def test_no_other_module_imports_private_names_of_tensordict():
+    root = Path(compat.__file__).parents[1]
+    private = re.compile(
+        r"from tensordict(\._\S*| import .*\b_[a-z]|\.\S+ import .*\b_[a-z])|tensordict\._[a-z]+\b(?!_)"
+    )
+    strays = [
+        f"{path.relative_to(root)}: {line}"
+        for path in root.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if private.search(line) and path != Path(compat.__file__)
+    ]
+    assert strays == []
 
 
 def test_selections_are_pure():

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch.utils.data import DataLoader
 
+from persistent_samples import needs_0_15
 from xarray_tensordict import open_persistent
 from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
@@ -133,7 +134,10 @@ def describe(batch):
     return type(batch).__name__, tuple(batch.batch_size), list(batch.names)
 
 
-COLLATE = {"default collate": None, "identity": as_it_is}
+COLLATE = [
+    pytest.param(None, id="default collate", marks=needs_0_15("has no default collate for tensordicts")),
+    pytest.param(as_it_is, id="identity"),
+]
 
 
 def assert_every_row_once(loader):
@@ -145,12 +149,12 @@ def assert_every_row_once(loader):
     assert torch.equal(torch.cat([batch["next", "x"] for batch in batches])[:, 0], seen * 2.0 + 2)
 
 
-@pytest.mark.parametrize("collate", COLLATE.values(), ids=COLLATE.keys())
+@pytest.mark.parametrize("collate", COLLATE)
 def test_batches_in_this_process(buffer, collate):
     assert_every_row_once(DataLoader(buffer, batch_size=8, shuffle=True, collate_fn=collate))
 
 
-@pytest.mark.parametrize("collate", COLLATE.values(), ids=COLLATE.keys())
+@pytest.mark.parametrize("collate", COLLATE)
 @pytest.mark.parametrize(
     "method",
     ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
@@ -175,13 +179,39 @@ def test_batches_in_workers(buffer, collate, method):
 def test_workers_of_a_view_of_a_dataset_in_memory():
     ds = xr.Dataset({"x": (("t", "f"), np.arange(20.0).reshape(10, 2))})
     view = persistent_from_dataset(ds, "t")[2:8]
-    loader = DataLoader(view, batch_size=3, num_workers=1, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(
+        view, batch_size=3, num_workers=1, multiprocessing_context="fork", timeout=60, collate_fn=as_it_is
+    )
     assert torch.cat([batch["x"] for batch in loader]).tolist() == np.arange(20.0).reshape(10, 2)[2:8].tolist()
 
 
 def test_single_samples(buffer):
     sample = next(iter(DataLoader(buffer, batch_size=None, collate_fn=as_it_is)))
     assert describe(sample) == ("TensorDict", (), [])
+
+
+# --- copies of other kinds ------------------------------------------------------------------------------------------
+
+
+def test_tensors_are_written_cloned_mapped_and_flattened_as_in_memory(buffer, tmp_path):
+    td, pytree = buffer_td(), torch.utils._pytree
+    assert_same_tensordict(buffer.clone(), td)
+    assert_same_tensordict(buffer.clone(newfile=tmp_path / "clone.zarr").to_tensordict(), td)
+    assert_same_tensordict(buffer.to_zarr(tmp_path / "new.zarr").to_tensordict(), td)
+    written = buffer.to_h5(tmp_path / "new.h5")
+    assert torch.equal(written["next", "x"], td["next", "x"])
+    written.close()
+    assert type(buffer).from_zarr(tmp_path / "new.zarr").batch_size == buffer.batch_size
+    mapped = buffer.memmap(tmp_path / "map")
+    assert mapped.is_memmap()
+    assert_same_tensordict(mapped, td)
+    loaded = TensorDict.load_memmap(tmp_path / "map")
+    assert type(loaded) is TensorDict
+    loaded.names = ["time"]  # 0.14 keeps none
+    assert_same_tensordict(loaded, td)
+    assert buffer.memmap_like(tmp_path / "like")["next", "x"].shape == (ROWS, 2)
+    assert_same_tensordict(pytree.tree_map(lambda x: x * 2, buffer), pytree.tree_map(lambda x: x * 2, td))
+    assert np.array_equal(buffer.numpy()["x"], td["x"].numpy())
 
 
 # --- modules and replay buffers ------------------------------------------------------------------------------------

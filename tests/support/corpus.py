@@ -1,16 +1,14 @@
 """The stores the tests read: 33 generated cases, their twins in other formats, and twelve real ones.
 
-The cases and the real stores lie in ``shared/`` beside the repository, not in it; where that folder is absent, tests
-that need it are skipped by name, and the twins, which this folder generates itself, still run.
+The real stores are files of others: they lie in ``shared/`` beside the repository, not in it. Where that folder is absent,
+the tests that need it are skipped by name.
 """
 
-import importlib.util
 import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,77 +16,25 @@ import pytest
 import torch
 import xarray as xr
 
+import cases
 import twins
 import xarray_tensordict
 from xarray_tensordict.testing import assert_same_tensordict
 
 SHARED = Path(__file__).parents[3] / "shared"
-CASES_FILE = SHARED / "cases" / "cases.py"
 REAL = SHARED / "real"
 
-CASE_NAMES = (
-    "case_01_zarr3_without_dimension_names",
-    "case_02_anemoi_like_zarr2_some_dims",
-    "case_03_zarr3_null_dimension_names",
-    "case_04_xarray_coords_block_batch_size",
-    "case_05_equal_sizes_different_dims",
-    "case_06_replay_buffer_zarr",
-    "case_07_robomimic_hdf5",
-    "case_09_d4rl_hdf5",
-    "case_11_tensordict_h5_forgets_batch",
-    "case_12_tensordict_zarr_names_and_nontensor",
-    "case_13_h5py_phony_dims",
-    "case_15_h5py_bool_enum",
-    "case_17_compound_dtypes",
-    "case_19_vlen_uint8_jpeg",
-    "case_20_object_references",
-    "case_21_links_and_cycles",
-    "case_22_h5_empty_dataset",
-    "case_23_unlimited_dim_short_variable",
-    "case_26_bfloat16_and_float16",
-    "case_27_big_endian",
-    "case_29_packed_int16",
-    "case_31_cf_datetimes",
-    "case_32_zarr_native_datetime64",
-    "case_35_string_columns",
-    "case_37_netcdf_dimension_placeholder",
-    "case_38_stale_consolidated_metadata",
-    "case_40_repeated_dim_name",
-    "case_41_multiindex_source",
-    "case_43_zip_store",
-    "case_44_awkward_names",
-    "case_49_misaligned_dask_chunks",
-    "case_51_rewrite_in_place",
-    "case_53_dataloader_workers",
-)
+CASE_NAMES = tuple(make.__name__ for make in cases.CASES)
 
 specified: set[str] = set()
 """The cases that some test names with `of_case`."""
-
-
-def _load_cases() -> ModuleType | None:
-    if not CASES_FILE.exists():
-        return None
-    spec = importlib.util.spec_from_file_location("shared_cases", CASES_FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CASES = _load_cases()
 
 
 def of_case(number: int, *, twin: bool = True) -> pytest.MarkDecorator:
     """Run a test on case `number` and, with `twin`, on its twins in other formats; ``store`` is the path."""
     (name,) = (name for name in CASE_NAMES if name.startswith(f"case_{number:02}_"))
     specified.add(name)
-    if CASES is None:
-        absent = pytest.mark.skip(reason=f"{CASES_FILE.name} of the shared samples is absent: {name}")
-        params = [pytest.param(None, id=f"{name[:7]}-original", marks=absent)]
-    else:
-        params = [pytest.param(getattr(CASES, name), id=f"{name[:7]}-original")]
+    params = [pytest.param(getattr(cases, name), id=f"{name[:7]}-original")]
     if twin:
         params += [pytest.param(make, id=f"{name[:7]}-{form}") for form, make in twins.twins_of(name).items()]
     return pytest.mark.parametrize("store", params, indirect=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from tensordict import PersistentTensorDict
 
+from .._compat.tensordict import open_bare
 from ..formats.hdf5.file import is_open_for_writing
 from ..formats.registry import HDF5_MAGIC, describe_source
 
@@ -50,13 +51,12 @@ def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, devic
                 f"or mode='w' to replace it"
             )
         _check_replaceable(path, backend)
-    return PersistentTensorDict(
+    return open_bare(
         filename=str(path),
         mode="w" if backend == "h5" else "a" if not path.exists() else "w",
         backend=backend,
         batch_size=list(batch_size),
         device=device,
-        non_tensor_as_stack=True,
     )
 
 

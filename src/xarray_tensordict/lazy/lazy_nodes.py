@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -351,9 +351,21 @@ class Group:
         members = {name: node.sliced(selection) for name, node in self.members.items()}
         return replace(self, sizes=(*selection.picked, *self.sizes[len(selection.sizes) :]), members=members)
 
-    def full_name(self, path: str) -> str:
-        """The name of the variable at `path` below this group."""
-        return "/".join((*self.key, path))
+    def full_name(self, key: str | Key) -> str:
+        """The name of the variable at `key` below this group."""
+        return "/".join((*self.key, key) if isinstance(key, str) else (*self.key, *key))
+
+    def close(self) -> None:
+        """Close the store."""
+        self.source.close()
+
+    def refuse(self, action: str, key: str | Key | None = None) -> NoReturn:
+        """Raise for something that would change the store, naming the entry."""
+        entry = "" if key is None else f" {self.full_name(key)!r}"
+        raise TypeError(
+            f"cannot {action}{entry}: {self!r} is read-only through xarray. Convert it first, with to_tensordict() to "
+            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where bare tensordict reads it"
+        )
 
     def __repr__(self) -> str:
         return f"{self.source.description}, group {group_name(self.key)!r}" if self.key else self.source.description

@@ -16,6 +16,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
+from .._compat.tensordict import close_with_file, entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
@@ -23,7 +24,6 @@ from ..formats.hdf5.file import open_for_changes
 from ..formats.registry import format_of, unwrapped
 from ..quiet import quiet
 from ..testing import assert_same_tensordict
-from .dialect import H5GroupDialect, metadata_of
 from .lazy_nodes import Leaf, read_together
 
 _EPOCH = (
@@ -56,7 +56,7 @@ class _Bare:
 
     def _open(self, mode: str, **options: Any) -> PersistentTensorDict:
         inner = self.group.strip("/")
-        options |= {"mode": mode, "non_tensor_as_stack": True, "allow_pickle": self.allow_pickle or None}
+        options |= {"mode": mode, "allow_pickle": self.allow_pickle or None}
         store = os.fspath(self.store).removeprefix("file://") if self.is_path else self.store
         if format_of(store, self.description) == "zarr":
             import zarr
@@ -65,18 +65,18 @@ class _Bare:
                 node = store[inner] if inner else store
             else:
                 node = zarr.open_group(store, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
-            return PersistentTensorDict(group=node, backend="zarr", **options)
+            return open_bare(group=node, backend="zarr", **options)
         if self.is_path and mode == "r+":
             open_for_changes(store).close()  # says what is in the way, which tensordict does not
         if not inner:
             given = {"filename": store} if self.is_path else {"group": store}
-            return PersistentTensorDict(backend="h5", **given, **options)
+            return open_bare(backend="h5", **given, **options)
         if self.is_path:
             import h5py
 
             store = h5py.File(store, mode)
-        td = PersistentTensorDict(group=store[inner], backend="h5", **options)
-        td._backend = H5GroupDialect()  # type: ignore[no-untyped-call]
+        td = open_bare(group=store[inner], backend="h5", **options)
+        close_with_file(td)
         return td
 
 
@@ -193,7 +193,7 @@ def _why_not_bare(bare: _Bare) -> str | None:
 def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
     found: dict[Key, type] = {}
     for key in bare.keys(include_nested=True):
-        found[(key,) if isinstance(key, str) else key] = bare.entry_class(key)
+        found[(key,) if isinstance(key, str) else key] = entry_class(bare, key)
     entries = {entry.key: entry for entry in plan.entries}
     for key, entry in entries.items():
         if key not in found:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from ..collection import without_collection
 from ..quiet import quiet
@@ -317,7 +317,7 @@ def rows_from_numpy(
             f"{list(values.shape[:ndim])}, not {list(size)}"
         )
     if 0 in size:
-        return _empty_stack(tuple(size))
+        return _empty_stack(tuple(size)) if _stacks_can_be_empty() else NonTensorData(data="", batch_size=size)
     rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
     with without_collection():
         return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
@@ -360,6 +360,16 @@ def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None,
         return NonTensorStack(*parts, stack_dim_name=name)
     wrapped = (row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows)
     return NonTensorStack(*wrapped, stack_dim_name=name)
+
+
+@cache
+def _stacks_can_be_empty() -> bool:
+    """Whether a tensordict can hold a stack without rows, which with tensordict 0.14 it cannot."""
+    try:
+        TensorDict({"rows": NonTensorStack()}, batch_size=[0])
+    except IndexError:
+        return False
+    return True
 
 
 def _empty_stack(size: tuple[int, ...]) -> NonTensorStack:

@@ -1,0 +1,321 @@
+"""What this package uses of tensordict beyond its public names; all that depends on its version is here.
+
+tensordict 0.14.3 and 0.15 are supported. What is needed and not there is named when this module is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import tensordict
+import torch
+from packaging.version import Version
+from tensordict import NonTensorData, PersistentTensorDict, TensorDict, TensorDictBase
+
+VERSION = Version(metadata.version("tensordict"))
+IS_0_14 = Version("0.15") > VERSION
+"""Whether tensordict is of the versions that torchrl up to 0.14 needs."""
+
+_SUPPORTED = "0.14.3 and 0.15"
+
+_HOOKS = (
+    "_clone _get_at_str _get_at_tuple _get_metadata _get_str _get_tuple _index_tensordict _memmap_ _set _stack_onto_"
+).split()
+"""The methods of ``PersistentTensorDict`` that :class:`LazyTensorDict` overrides."""
+
+_ATTRIBUTES = "_backend _batch_size _nested_tensordicts".split()
+"""The attributes that its ``__init__`` sets and :class:`LazyTensorDict` sets anew."""
+
+_FUNCTIONS = {
+    "tensordict.base": ("NO_DEFAULT",),
+    "tensordict._pytree": ("_register_td_node",),
+    "tensordict.persistent": ("_H5Backend",),
+    "tensordict.utils": ("_encode_key_for_filesystem", "_get_robust_key_setting_with_warning"),
+}
+
+
+def _missing() -> list[str]:
+    """What this package needs of tensordict and does not find."""
+    missing = [f"PersistentTensorDict.{name}" for name in _HOOKS if not hasattr(PersistentTensorDict, name)]
+    set_there = PersistentTensorDict.__init__.__code__.co_names
+    missing += [f"PersistentTensorDict().{name}" for name in _ATTRIBUTES if name not in set_there]
+    for module, names in _FUNCTIONS.items():
+        try:
+            found = import_module(module)
+        except ImportError:
+            missing.append(module)
+            continue
+        missing += [f"{module}.{name}" for name in names if not hasattr(found, name)]
+    return missing
+
+
+def _check(missing: Sequence[str]) -> None:
+    if missing:
+        raise ImportError(
+            f"tensordict {VERSION} lacks {', '.join(missing)} (private interfaces), which open_persistent "
+            f"and ds.td.to_persistent need. They work with tensordict {_SUPPORTED}: install one of these versions. "
+            f"xr.open_dataset(store, engine='tensordict') and ds.td.to_tensordict() work without"
+        )
+
+
+_check(_missing())
+
+from tensordict._pytree import _register_td_node  # noqa: E402 - after the check
+from tensordict.base import NO_DEFAULT  # noqa: E402
+from tensordict.persistent import _H5Backend  # noqa: E402
+from tensordict.utils import (  # type: ignore[attr-defined]  # noqa: E402
+    _encode_key_for_filesystem,
+    _get_robust_key_setting_with_warning,
+)
+
+__all__ = [
+    "IS_0_14",
+    "NO_DEFAULT",
+    "LazyGroup",
+    "LazyTensorDict",
+    "close_with_file",
+    "entry_class",
+    "indexed_names",
+    "memmap_filename",
+    "metadata_of",
+    "open_bare",
+    "register_pytree",
+]
+
+register_pytree: Any = _register_td_node
+
+
+# --- tensordict's own objects ----------------------------------------------------------------------------------------
+
+
+def open_bare(*, allow_pickle: bool | None = None, **arguments: Any) -> PersistentTensorDict:
+    """Open or create a store with tensordict itself.
+
+    Rows of text are read as such, except by tensordict 0.14: it reads them as one value, and all that is pickled.
+    """
+    if not IS_0_14:
+        arguments |= {"non_tensor_as_stack": True, "allow_pickle": allow_pickle}
+    return PersistentTensorDict(**arguments)
+
+
+class _H5GroupBackend(_H5Backend):
+    def close(self, file: Any) -> None:
+        file.file.close()
+
+
+def close_with_file(td: PersistentTensorDict) -> None:
+    """Make ``close()`` of a tensordict over a group of an HDF5 file close the file."""
+    td._backend = _H5GroupBackend()  # type: ignore[no-untyped-call]
+
+
+def entry_class(td: PersistentTensorDict, key: Any) -> type:
+    """The class of an entry, which is not read."""
+    try:
+        return td.entry_class(key)
+    except RuntimeError:  # 0.14 raises for all that is neither a tensor nor a group
+        return NonTensorData
+
+
+def metadata_of(td: PersistentTensorDict, key: Any) -> dict[str, Any]:
+    """The shape and dtype of an entry, which is not read."""
+    metadata: dict[str, Any] = td._get_metadata(key)
+    return metadata
+
+
+def indexed_names(names: list[str | None] | None, size: torch.Size, index: Any) -> list[str | None] | None:
+    """The names of the batch dims of what an index picks; None where none has one."""
+    if names is None:
+        return None
+    tensors = [item for item in index if isinstance(item, torch.Tensor)]
+    if IS_0_14 and (len(tensors) > 1 or any(tensor.ndim > 1 for tensor in tensors)):
+        return None  # it would give one name to several dims
+    found = TensorDict(batch_size=size, names=names)[index].names  # type: ignore[arg-type]
+    return found if any(name is not None for name in found) else None
+
+
+def memmap_filename(folder: Path, key: str, robust_key: bool | None) -> str:
+    """The file where tensordict puts the memory map of an entry."""
+    robust = _get_robust_key_setting_with_warning(key, robust_key)
+    return str(folder / f"{_encode_key_for_filesystem(key, robust=robust)}.memmap")
+
+
+# --- tensordicts that this package reads -----------------------------------------------------------------------------
+
+
+class LazyGroup(Protocol):
+    """The "file" of a :class:`LazyTensorDict`: it lists what there is, and words the refusals."""
+
+    @property
+    def members(self) -> Iterable[str]: ...
+    def walk(self) -> Iterator[str]: ...
+    def __contains__(self, path: str) -> bool: ...
+    def close(self) -> None: ...
+    def refuse(self, action: str, key: Any = None) -> NoReturn:
+        raise NotImplementedError
+
+
+class _ReadOnlyBackend:
+    """What a ``PersistentTensorDict`` asks of its storage where no method of :class:`LazyTensorDict` comes before it."""
+
+    allow_pickle = False
+
+    def __init__(self, group: LazyGroup) -> None:
+        self._group = group
+
+    def keys(self, file: LazyGroup) -> Iterator[str]:
+        return iter(file.members)
+
+    def walk_keys(self, file: LazyGroup) -> Iterator[str]:
+        return file.walk()
+
+    def contains(self, file: LazyGroup, key: str) -> bool:
+        return key in file
+
+    def close(self, file: LazyGroup) -> None:
+        file.close()
+
+    def is_read_only(self, file: LazyGroup) -> bool:
+        return True
+
+    def delete(self, file: LazyGroup, key: str) -> None:
+        file.refuse("delete", key)
+
+    def move(self, file: LazyGroup, old_key: str, new_key: str) -> None:
+        file.refuse("rename", old_key)
+
+    def create_group(self, file: LazyGroup, key: str, metadata: Any = None) -> None:
+        file.refuse("write", key)
+
+    def write_full(self, node: Any, *values: Any) -> None:
+        self._group.refuse("fill entries")
+
+    write_masked = write_full
+
+
+class LazyTensorDict(PersistentTensorDict):
+    """A read-only ``PersistentTensorDict`` that a subclass reads.
+
+    tensordict's private methods end here: each calls one of those below, which raise ``NotImplementedError``, or refuses.
+
+    Parameters
+    ----------
+    group
+        Lists the entries; it is the attribute ``file``.
+    batch_size
+        The batch size.
+    names
+        The names of the batch dims, None where none has one.
+    device
+        The device of what is read.
+    """
+
+    file: Any
+    _td_dim_names: Any = None
+
+    def __init__(
+        self, *, group: LazyGroup, batch_size: Sequence[int], names: list[str | None] | None, device: Any
+    ) -> None:
+        super().__init__(group=group, batch_size=batch_size, device=device, validate_batch_size=False)
+        self.backend = "xarray"
+        self._backend: Any = _ReadOnlyBackend(group)
+        self._set_batch(torch.Size(batch_size), names)
+
+    # --- what a subclass implements ---
+
+    def _read_entry(self, key: Any, default: Any) -> Any:
+        """Read an entry; `default` is ``NO_DEFAULT`` where a missing one is an error."""
+        raise NotImplementedError
+
+    def _read_entry_at(self, key: Any, index: Any, default: Any) -> Any:
+        """Read rows of an entry."""
+        raise NotImplementedError
+
+    def _read_rows(self, index: Any) -> Any:
+        """Read rows of all entries."""
+        raise NotImplementedError
+
+    def _describe(self, key: Any) -> dict[str, Any]:
+        """What tensordict asks of an entry without reading it.
+
+        A dict with ``array`` (True: a tensor, False: a group) or ``non_tensor=True``, and with ``shape``, ``dim`` and
+        ``dtype`` if it has them.
+        """
+        raise NotImplementedError
+
+    def _copy_lazily(self) -> Any:
+        """Another lazy object over the same store."""
+        raise NotImplementedError
+
+    def _copy_data(self, newfile: Any) -> Any:
+        """Read everything, into a new file if one is given."""
+        raise NotImplementedError
+
+    def _map_into(self, folder: Path | None, *, existsok: bool, robust_key: bool | None) -> TensorDict:
+        """Read everything into memory maps, in the files of :func:`memmap_filename`."""
+        raise NotImplementedError
+
+    # --- what it uses ---
+
+    @property
+    def _levels(self) -> dict[tuple[str], Any]:
+        """The tensordicts of the groups, by their name in a tuple."""
+        found: dict[tuple[str], Any] = self._nested_tensordicts
+        return found
+
+    def _set_batch(self, size: torch.Size, names: list[str | None] | None) -> None:
+        """Set the batch size and its names, of this level alone and without checking them."""
+        self._batch_size, self._td_dim_names = size, names
+
+    # --- the hooks of tensordict ---
+
+    # Nothing is cached while locked: what was read is the caller's, and a locked store is no copy of its data.
+    @property
+    def _cache(self) -> None:
+        return None
+
+    @_cache.setter
+    def _cache(self, value: Any) -> None:
+        pass
+
+    # in 0.14 PersistentTensorDict has its own, which does not ask the hook
+    get_at = TensorDictBase.get_at
+
+    def _get_str(self, key: Any, default: Any, **kwargs: Any) -> Any:
+        return self._read_entry(tensordict.unravel_key(key), default)
+
+    _get_tuple = _get_str
+
+    def _get_at_str(self, key: Any, idx: Any, default: Any, **kwargs: Any) -> Any:
+        return self._read_entry_at(tensordict.unravel_key(key), idx, default)
+
+    _get_at_tuple = _get_at_str
+
+    def _get_metadata(self, key: Any) -> dict[str, Any]:
+        return self._describe(tensordict.unravel_key(key))
+
+    def _index_tensordict(self, index: Any, new_batch_size: Any = None, names: Any = None) -> Any:
+        return self._read_rows(index)
+
+    def _clone(self, recurse: bool = True, newfile: Any = None) -> Any:
+        return self._copy_data(newfile) if recurse else self._copy_lazily()
+
+    def _memmap_(self, *, prefix: Any, inplace: bool, existsok: bool, robust_key: Any, **rest: Any) -> Any:
+        if inplace:
+            self.file.refuse("memory-map in place")
+        # what is mapped already is taken as it is; the metadata and non-tensor entries are written
+        mapped = self._map_into(None if prefix is None else Path(prefix), existsok=existsok, robust_key=robust_key)
+        return mapped._memmap_(prefix=prefix, inplace=False, existsok=True, robust_key=robust_key, **rest)
+
+    def _set(self, key: Any, *args: Any, **kwargs: Any) -> Any:
+        self.file.refuse("write", key)
+
+    def _stack_onto_(self, list_item: Any, dim: int) -> Any:
+        self.file.refuse("write entries")
+
+    # tensordict's own ways to open and write stay its own
+    from_dict = PersistentTensorDict.from_dict
+    from_h5 = PersistentTensorDict.from_h5
+    from_zarr = PersistentTensorDict.from_zarr
