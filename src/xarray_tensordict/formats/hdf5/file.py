@@ -220,12 +220,12 @@ class Hdf5Source:
         with _lock:
             self._manager.close(needs_lock=False)
 
-    def release(self, status: os.stat_result) -> None:
-        """Close the file if it is that of `status`, and was opened by its path; under the lock."""
-        if isinstance(self._manager, CachingFileManager) and self._pid == os.getpid():
-            with suppress(OSError):
-                if os.path.samestat(os.stat(str(self._path)), status):
-                    self._manager.close(needs_lock=False)
+    def release(self, path: str | os.PathLike[str]) -> None:
+        """Close the file if it is the one at `path`, and was opened by its path; under the lock."""
+        with suppress(OSError):
+            mine = isinstance(self._manager, CachingFileManager) and self._pid == os.getpid()
+            if mine and os.path.samefile(str(self._path), path):
+                self._manager.close(needs_lock=False)
 
     def _reopen_after_fork(self) -> None:
         self._pid = os.getpid()
@@ -398,7 +398,7 @@ def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
     text = os.path.abspath(os.fsdecode(path).removeprefix("file://"))
     with _lock:
         _release_readers(text)
-        if _is_open_for_writing(text):
+        if is_open_for_writing(text):
             raise ValueError(_open_for_writing(text))
         try:
             file = h5py.File(text, "r+")
@@ -443,26 +443,16 @@ def release_readers(path: str | os.PathLike[str]) -> None:
 
 
 def _release_readers(path: str | os.PathLike[str]) -> None:
-    with suppress(OSError):
-        status = os.stat(path)
-        for source in list(_sources):
-            source.release(status)
+    for source in list(_sources):
+        source.release(path)
 
 
 def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
     """Whether this process holds the file open for writing."""
-    with _lock:
-        return _is_open_for_writing(path)
-
-
-def _is_open_for_writing(path: str | os.PathLike[str]) -> bool:
-    if not os.path.exists(path):
-        return False
-    status = os.stat(path)
     for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
-        name = os.fsdecode(file.name)
-        if os.path.exists(name) and os.path.samestat(os.stat(name), status) and file.get_intent() & h5py.h5f.ACC_RDWR:
-            return True
+        with suppress(OSError, ValueError, RuntimeError):  # one of both is not there, or has just been closed
+            if os.path.samefile(os.fsdecode(file.name), path) and file.get_intent() & h5py.h5f.ACC_RDWR:
+                return True
     return False
 
 
