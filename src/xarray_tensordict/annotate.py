@@ -307,7 +307,7 @@ def _name_zarr_array(array: Any, dims: Dims) -> None:
 def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
     import h5py
 
-    from .formats.hdf5.dims import is_named, write_label
+    from .formats.hdf5.attrs import is_named, write_label
     from .formats.hdf5.file import open_for_changes
 
     if isinstance(source, (str, os.PathLike)):

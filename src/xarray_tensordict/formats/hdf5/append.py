@@ -38,8 +38,8 @@ from ...writing.stored_form import to_json
 from ...writing.streaming import streamed
 from ..zarr.update import grown
 from ..zarr.write import read_now
-from .dims import NON_COORD_PREFIX, attached_scales
-from .file import release_readers
+from .attrs import NON_COORD_PREFIX, attached_scales
+from .file import check_not_written, release_readers
 from .output import Hdf5Output, Part, changed_in_place, store_blocks
 from .read import Hdf5Store
 
@@ -130,6 +130,7 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
 def check_rows(source: Source, path: Path, prefix: Key, dim: str) -> None:
     """Check rows that are going to be appended later; raises as :func:`append_rows` does."""
     _check_there(path, prefix)
+    check_not_written(path)
     with h5py.File(path, "r") as file:
         _planned(source, file, path, prefix, dim)
 

@@ -431,8 +431,8 @@ def _open_for_writing(path: str | os.PathLike[str]) -> str:
 
 def _locked(path: str | os.PathLike[str]) -> str:
     return (
-        f"{path}: another process has the file open, and HDF5 allows one writer and no readers beside it. Nothing was "
-        f"written; try again when it is closed there (ds.close())"
+        f"{path}: the file is open elsewhere, and HDF5 allows one writer and no readers beside it. Nothing was written; try "
+        f"again when it is closed there (ds.close())"
     )
 
 

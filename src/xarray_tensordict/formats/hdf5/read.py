@@ -22,8 +22,17 @@ from ...core.model import Key, LeftOut, StoredGroup, group_name
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
 from .arrays import Hdf5Array
-from .attrs import UnreadableError, marker, read_attributes
-from .dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
+from .attrs import (
+    NON_COORD_PREFIX,
+    Scale,
+    ScaleTable,
+    UnreadableError,
+    identity,
+    is_placeholder,
+    is_scale,
+    marker,
+    read_attributes,
+)
 from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, is_record, read_array, read_field, record_dtype
 

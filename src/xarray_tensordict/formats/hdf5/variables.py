@@ -24,8 +24,7 @@ from .arrays import (
     fill_value,
     text_dtype,
 )
-from .attrs import UnreadableError, marker, read_attributes
-from .dims import Axis, Scale, ScaleTable, recorded_axes
+from .attrs import Axis, Scale, ScaleTable, UnreadableError, marker, read_attributes, recorded_axes
 from .file import Hdf5Source, file_name
 from .opened import OpenedDataset, VirtualSources, as_raw
 

@@ -111,6 +111,7 @@ def create_file(
             check_rows(source, target, prefix, append_dim)
         write = partial(append_rows, source, target, prefix, append_dim, progress=options.progress)
         return _run(write, compute=compute)
+    check_not_written(target)
     copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
     plan = _planned(source, layout, target if copied and mode == "a" else None, prefix)
 
@@ -148,7 +149,6 @@ def _target(path: Any) -> Path:
 
 
 def _check_target(target: Path, mode: str | None) -> None:
-    check_not_written(target)
     if mode in {"w-", "x"} and target.exists():
         raise FileExistsError(
             f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
