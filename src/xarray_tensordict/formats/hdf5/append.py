@@ -186,6 +186,8 @@ def _plan_variable(found: Append, there: _There, file: h5py.File, key: Key, name
     bare: Any = SimpleNamespace(attrs=attrs, dtype=dtype, metadata=SimpleNamespace(zarr_format=3))
     held = streamed(new)
     fitted = fit(name, xr.Variable(old.dims, held._data, held.attrs, fastpath=True), old, bare, there.where)
+    if fitted.dtype.kind == "O" and dtype.kind != "O" and not h5py.check_opaque_dtype(dataset.dtype):
+        raise TypeError(f"{there.where}: variable {name!r} holds Python objects, and the dataset there {dataset.dtype}")
     where = tuple(
         slice(old.shape[a], stop) if a == axis else slice(0, stop) for a, stop in zip(axes, after, strict=True)
     )
