@@ -24,7 +24,7 @@ BUDGETS = {
     "open_dataset and to_tensordict": 32,
     "to_zarr, a new store": 31,
     "to_zarr, rows appended": 49,
-    "ptd[idx]": 12,
+    "ptd[idx]": 13,
 }
 
 

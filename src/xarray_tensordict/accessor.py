@@ -120,7 +120,7 @@ class DatasetAccessor(LoadingMethods):
         """
         from .dataset.episode_tables import label_table, table_of_dataset
 
-        return label_table(table_of_dataset(self._ds, index, by), dim, index, step)
+        return label_table(table_of_dataset(self._ds, dim, index, by), dim, index, step)
 
     @property
     def batched(self) -> xr.Dataset:
@@ -343,20 +343,21 @@ class DatasetAccessor(LoadingMethods):
         Parameters
         ----------
         path
-            A path, or with ``layout="tensordict"`` a binary file object.
+            A path, or a binary file object.
         layout
             "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
             batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
             ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
         mode
-            "w" (the default) replaces an HDF5 file that is there (written beside and renamed, so that it may be the one that
-            `ds` reads from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it. A file of another
-            kind is never replaced.
+            None replaces the group `group`, by default the root and so the file, and leaves other groups as they are. "w"
+            replaces the file, "w-" and "x" refuse an existing file, "a" adds variables and groups to it. All of these write
+            beside the file and rename, so it may be the one that `ds` reads from. A file of another kind is never replaced.
         group, progress
             As in :meth:`to_zarr`.
         append_dim
-            Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The rows are
-            written to a copy of the file, which is renamed. Variables without the dim have to be what is there.
+            Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The file is changed
+            in place. Where that fails the rows that were there stay, and nobody else may have the file open. Variables
+            without the dim have to be what is there.
         encoding
             By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
             ``chunks``).
@@ -377,8 +378,10 @@ class DatasetAccessor(LoadingMethods):
         ------
         FileExistsError
             With mode "w-" or "x" where there is a file.
+        BlockingIOError
+            Where another process writes to the file, or has changed it meanwhile; with `append_dim` also where one reads it.
         ValueError, TypeError, NotImplementedError
-            For what the file cannot hold. The target has not been touched.
+            For what the file cannot hold, and where this process writes to it. The target has not been touched.
 
         Examples
         --------

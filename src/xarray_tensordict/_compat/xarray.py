@@ -7,9 +7,8 @@ checked at import.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -230,79 +229,74 @@ def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any,
     return found
 
 
-class NetcdfTarget:
-    """A variable of a netCDF file, as a target for blocks.
+class _NetcdfTarget:
+    """A variable of a netCDF file, as a target for blocks."""
 
-    Attributes
-    ----------
-    dataset
-        Of h5py; it stays open until it can be flushed, since an error is lost where HDF5 writes when it is closed.
-    """
-
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, room: Callable[[Any, Any, Any], None]) -> None:
         self._target = target
-        self.dataset = target.get_array()._h5ds
+        self._room = room
+        self._dataset = target.get_array()._h5ds
 
     def __setitem__(self, region: Any, block: Any) -> None:
+        self._room(self._dataset, region, block)
         self._target[region] = block
 
 
-class _NetcdfWriter:
-    """What xarray hands variables to: those in memory are written, those of dask are kept."""
+class NetcdfWriter:
+    """Writes groups of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
 
-    def __init__(self, flush: Callable[[Any], None]) -> None:
-        self._flush = flush
-        self.sources: list[Any] = []
-        self.targets: list[NetcdfTarget] = []
-
-    def add(self, source: Any, target: Any) -> None:
-        from dask.base import is_dask_collection  # which opening a store does without
-
-        own = NetcdfTarget(target)
-        if is_dask_collection(source):
-            self.sources.append(source)
-            self.targets.append(own)
-        else:
-            own[...] = source
-            self._flush(own.dataset)
-
-
-@contextmanager
-def netcdf_group(
-    ds: xr.Dataset,
-    file: Any,
-    flush: Callable[[Any], None],
-    *,
-    new: bool,
-    group: str | None,
-    encoding: dict[str, dict[str, Any]],
-    unlimited_dims: list[str],
-) -> Iterator[tuple[list[Any], list[NetcdfTarget]]]:
-    """Write a group of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+    The file is opened by h5netcdf once: each time that looks at all that is in it.
 
     Parameters
     ----------
     file
         Of h5py; it stays open.
-    flush
-        Called with a dataset that was written.
+    room
+        Called before values are written, with the dataset, the region and the values.
     new
         Whether nothing is in the file yet.
 
-    Returns
-    -------
+    Attributes
+    ----------
     sources, targets
         The dask arrays, encoded, and what takes their blocks: ``target[region] = block``.
     """
-    import h5netcdf
-    from xarray.backends import H5NetCDFStore, writers
 
-    dump: Any = writers.dump_to_store
-    writer = _NetcdfWriter(flush)
-    with h5netcdf.File(file, "w" if new else "a") as root:
-        store = H5NetCDFStore(root, group=group, mode="a")
-        dump(ds, store, writer, encoding=encoding, unlimited_dims=unlimited_dims)
-        yield writer.sources, writer.targets
+    def __init__(self, file: Any, room: Callable[[Any, Any, Any], None], *, new: bool) -> None:
+        import h5netcdf
+
+        self._root = h5netcdf.File(file, "w" if new else "a")
+        self._room = room
+        self.sources: list[Any] = []
+        self.targets: list[_NetcdfTarget] = []
+
+    def write(
+        self, ds: xr.Dataset, group: str | None, encoding: dict[str, dict[str, Any]], unlimited_dims: list[str]
+    ) -> None:
+        """Create a group, and write what is in memory."""
+        from xarray.backends import H5NetCDFStore, writers
+
+        dump: Any = writers.dump_to_store
+        store = H5NetCDFStore(self._root, group=group, mode="a")
+        dump(ds, store, self, encoding=encoding, unlimited_dims=unlimited_dims)
+
+    def add(self, source: Any, target: Any) -> None:
+        """What xarray hands variables to."""
+        from dask.base import is_dask_collection  # which opening a store does without
+
+        own = _NetcdfTarget(target, self._room)
+        if is_dask_collection(source):
+            self.sources.append(source)
+            self.targets.append(own)
+        else:
+            values = np.asarray(source)
+            own[tuple(slice(0, size) for size in values.shape)] = values
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._root.close()
 
 
 class _ZarrWriter:

@@ -262,7 +262,9 @@ def _followed(then: Collection[str], record: RecordedBatch, ballot: Ballot, size
         old = [dim for dim in before if dim not in sizes]
         new = [str(dim) for dim in after if dim not in before]
         stayed = all(after.index(dim) == axis for axis, dim in enumerate(before) if dim in after)
-        if len(after) == len(before) and len(old) == len(new) and (len(old) == 1 or stayed):
+        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
+            found = dict.fromkeys(old, new[0]) | found  # one renamed dim, or several in a stack
+        elif len(old) == len(new) and len(after) == len(before) and stayed:
             found = dict(zip(old, new, strict=True)) | found
     return found
 

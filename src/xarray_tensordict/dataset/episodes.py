@@ -60,7 +60,7 @@ def concat(
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
         below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
-        return label_table(table_of(dt, index, by, below, _why_none(dt)), dim, index, step)
+        return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
     left_out: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():

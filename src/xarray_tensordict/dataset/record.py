@@ -19,6 +19,7 @@ from ..core.features import feature_dims
 from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
+from ..warnings import InferredBatchWarning, warn
 from .describe import describe_dataset
 
 _IN_FRONT = "/in_front"
@@ -60,9 +61,12 @@ def _key(path: str) -> Key:
 
 
 def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:
-    """Infer the batch of a Dataset from its variables and its record."""
+    """Infer the batch of a Dataset from its variables and its record; a warning says what the record does not fit any more."""
     recorded = read_record(ds.attrs) if given is None else {}
-    return infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
+    found = infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
+    for sentence in found.warnings:
+        warn(sentence, InferredBatchWarning)
+    return found
 
 
 def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:

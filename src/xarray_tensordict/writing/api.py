@@ -50,8 +50,7 @@ def _write_h5(
     compute: bool = True,
     progress: bool = False,
 ) -> Any:
-    from ..formats.hdf5.create import create_file
-    from ..formats.hdf5.write import Hdf5Options
+    from ..formats.hdf5.write import Hdf5Options, create_file
 
     check_choice("layout", layout, get_args(Layout))
     check_choice("mode", mode, (None, "w", "w-", "x", "a"))
@@ -67,7 +66,7 @@ def _write_h5(
         path,
         options,
         layout,
-        mode=mode or ("w" if append_dim is None else "a"),
+        mode=mode,
         prefix=prefix,
         compute=compute,
         append_dim=None if append_dim is None else str(append_dim),

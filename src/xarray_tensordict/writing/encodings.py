@@ -18,7 +18,6 @@ from ..core.suggest import there_are
 from ..formats.zarr.output_chunks import CHUNK_BYTES, default_chunks
 
 _CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
-_H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
 
 
 def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
@@ -49,22 +48,6 @@ def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
     if not all(isinstance(size, int | np.integer) and size > 0 for size in chunks):
         return None
     return tuple(min(int(size), max(full, 1)) for size, full in zip(chunks, variable.shape, strict=True))
-
-
-def chunks_by_dim(variable: xr.Variable, asked: Mapping[str, int], growing: Collection[str]) -> tuple[int, ...] | None:
-    """The chunks of a variable of HDF5 from the caller's ``chunks={"time": 24}``, None where it has none of the dims.
-
-    Other dims are cut as dask has cut them, or whole. Only a dim that can grow may have chunks that are longer than it.
-    """
-    dims = [str(dim) for dim in variable.dims]
-    if not asked.keys() & set(dims):
-        return None
-    blocks = [max(parts) for parts in variable.chunks] if variable.chunks is not None else variable.shape
-    found = []
-    for dim, block, size in zip(dims, blocks, variable.shape, strict=True):
-        wanted = size if asked.get(dim) == -1 else asked.get(dim, block)
-        found.append(max(1, wanted if dim in growing else min(wanted, size)))
-    return tuple(found)
 
 
 def check_sizes(argument: str, sizes: Mapping[str, int] | None, dims: Mapping[str, int]) -> dict[str, int]:
@@ -173,34 +156,3 @@ def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
 
     is_v3 = all(isinstance(codec, zarr.abc.codec.Codec) for codec in compressors)
     return is_v3 if zarr_format == 3 else not is_v3
-
-
-def hdf5_encoding(variable: xr.Variable, *, chunks: Mapping[str, int], growing: Collection[str] = ()) -> dict[str, Any]:
-    """How a new HDF5 dataset is cut and compressed, in the words of xarray's h5netcdf engine.
-
-    Parameters
-    ----------
-    chunks
-        Sizes that the caller asks for, by dim.
-    growing
-        The dims that can grow.
-    """
-    encoding: dict[str, Any] = {}
-    if not variable.ndim:
-        return encoding
-    filters = {name: variable.encoding[name] for name in _H5_FILTERS if variable.encoding.get(name)}
-    if _available(filters.get("compression")):
-        encoding |= filters
-    wanted = chunks_by_dim(variable, chunks, growing) or storage_chunks(variable)
-    if wanted is not None and all(size or dim in growing for dim, size in variable.sizes.items()):
-        encoding["chunksizes"] = wanted
-    return encoding
-
-
-def _available(compression: Any) -> bool:
-    """Whether h5py can write with a compression that was read: plugins come and go."""
-    if compression in (None, "gzip", "lzf"):
-        return True
-    import h5py
-
-    return isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))

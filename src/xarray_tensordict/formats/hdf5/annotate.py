@@ -9,7 +9,8 @@ import h5py
 
 from ...core.metadata import BATCH_ATTR
 from ..base import Annotations, check_records
-from .files import open_for_changes
+from .attrs import is_named, write_label
+from .file import open_for_changes
 
 
 def annotate_hdf5(source: Any, annotations: Annotations) -> None:
@@ -24,8 +25,8 @@ def annotate_hdf5(source: Any, annotations: Annotations) -> None:
     for key, dims in annotations.dims.items():
         dataset = root["/".join(key)]
         for axis, dim in enumerate(dims):
-            if not dataset.dims[axis].label and not len(dataset.dims[axis]):
-                dataset.dims[axis].label = dim
+            if not is_named(dataset, axis):
+                write_label(dataset, axis, dim)
     for key, record in annotations.records.items():
         node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):

@@ -45,7 +45,7 @@ class Hdf5Format(Format):
 
     def open_bare(self, source: Any, group: str, mode: str, **options: Any) -> PersistentTensorDict:
         from ..._compat.tensordict import close_with_file, open_bare
-        from .files import open_for_changes
+        from .file import open_for_changes
 
         is_path = isinstance(source, str)
         if is_path and mode == "r+":
@@ -70,7 +70,7 @@ class Hdf5Format(Format):
             raise ValueError(
                 f"{path}: mode='w' would replace this file, which is no HDF5 file (it starts with {start!r}); delete it first"
             )
-        from .files import is_open_for_writing
+        from .file import is_open_for_writing
 
         if is_open_for_writing(path):
             raise ValueError(

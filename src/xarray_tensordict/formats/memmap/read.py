@@ -59,10 +59,6 @@ class MemmapStore:
     def description(self) -> str:
         return self._description
 
-    @property
-    def has_tensordict_marker(self) -> bool:
-        return True
-
     def close(self) -> None:
         """Nothing stays open."""
 

@@ -137,10 +137,6 @@ class ZarrGroupStore:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
         return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
 
-    @property
-    def has_tensordict_marker(self) -> bool:
-        return BATCH_ATTR in self.zarr_group.attrs
-
     def close(self) -> None:
         if self._owns:
             (self.single[1] if self.single is not None else self.zarr_group).store.close()

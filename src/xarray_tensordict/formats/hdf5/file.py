@@ -1,18 +1,21 @@
 """HDF5 files that stay usable: in threads, after pickling, after a fork, and beyond a full cache of open files.
 
 Files are kept by xarray's file managers, and each use of h5py happens under xarray's lock for HDF5. This is the one
-module that uses these two.
+module that uses these two. It also says who may write to a file.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakSet
 
 import h5py
 from xarray.backends.file_manager import (
@@ -26,9 +29,14 @@ from xarray.backends.locks import HDF5_LOCK
 from ..fingerprint import Identity, RemovedError, identity_of, replaced
 from ..raw.files import CAN_READ_AT
 
+try:
+    import fcntl
+except ImportError:  # Windows, where HDF5 alone locks files
+    fcntl = None  # type: ignore[assignment]
+
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _LOCAL_DRIVERS = (None, "sec2", "stdio", "core", "direct")
-_FOREIGN_FORMATS: tuple[tuple[bytes, str, str], ...] = (
+_OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"CDF\x01", "a netCDF-3 file", 'open it with engine="scipy" or engine="netcdf4"'),
     (b"CDF\x02", "a netCDF-3 file (64-bit offset)", 'open it with engine="scipy" or engine="netcdf4"'),
     (b"CDF\x05", "a netCDF-3 file (64-bit data)", 'open it with engine="netcdf4"'),
@@ -38,19 +46,34 @@ _FOREIGN_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip file", "unpack it"),
     (b"\x93NUMPY", "a numpy file", "read it with numpy.load"),
 )
+_FORK_WAITS = 10
+"""How many seconds a fork waits for a thread that uses HDF5, before it goes on all the same."""
 
 _lock: Any = HDF5_LOCK
+_held_for_fork = False
 
 
-def _renew_lock_after_fork() -> None:
-    # another thread of the parent may have held the lock: in the child nobody would ever release it
+def _before_fork() -> None:
+    # in the child nobody would finish what another thread has begun in HDF5, nor release its lock
+    global _held_for_fork
+    _held_for_fork = _lock.acquire(timeout=_FORK_WAITS)
+
+
+def _after_fork() -> None:
+    if _held_for_fork:
+        _lock.release()
+
+
+def _after_fork_in_child() -> None:
     global _lock
-    if _lock.locked():
+    if _held_for_fork:
+        _lock.release()
+    else:
         _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def file_name(member: Any) -> str:
@@ -65,7 +88,7 @@ class OpenFile:
     Attributes
     ----------
     handle
-        The h5py group that the state is of.
+        What the file manager has opened.
     writable
         Whether this process can write to it.
     as_opened
@@ -90,6 +113,9 @@ class OpenFile:
     fitting: set[str] = field(default_factory=set)
 
 
+_sources: WeakSet[Hdf5Source] = WeakSet()
+
+
 class Hdf5Source:
     """The group that was given, or the root group of the file that was given; opened anew where it has to be.
 
@@ -105,6 +131,11 @@ class Hdf5Source:
         The path of the group in the file at `path`.
     kwargs
         The arguments of ``h5py.File`` that it was opened with.
+
+    Attributes
+    ----------
+    state
+        What is known of the file that is open; for use inside of `locked`.
     """
 
     def __init__(
@@ -122,9 +153,11 @@ class Hdf5Source:
         self._kwargs = dict(kwargs or {})
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
-        self._has_descriptor: bool | None = None
         self._identity: Identity | None = None
-        self._state = OpenFile()
+        self.state = OpenFile()
+        with self.locked():
+            self._identity, self.state.as_opened = self.state.identity, not self.state.writable
+        _sources.add(self)
 
     @contextmanager
     def locked(self) -> Iterator[Any]:
@@ -138,12 +171,16 @@ class Hdf5Source:
             entered = False
             try:
                 with self._manager.acquire_context(needs_lock=False) as opened:
-                    entered = True
                     if not opened:
                         raise ValueError(
                             f"{self.description} was closed by its owner: open it again, or open it by its path"
                         )
-                    yield opened
+                    if self.state.handle is not opened:
+                        self.state = self._looked_at(opened)
+                    # the caller's own is the group itself
+                    base = opened[self._base] if isinstance(opened, h5py.File) and self._base != "/" else opened
+                    entered = True
+                    yield base
             except (OSError, KeyError) as error:
                 if entered:
                     raise
@@ -156,54 +193,39 @@ class Hdf5Source:
             return RemovedError(f"{self.description}: there is no such file any more; open it where it is now")
         return _cannot_open(repr(self.description), error)
 
-    def remember(self) -> None:
-        """Take the file as it is now for what is opened: one that is opened anew is compared with it."""
-        with self.locked() as base:
-            state = self.state(base)
-            state.as_opened, self._identity = not state.writable, state.identity
-
-    def has_descriptor(self, member: Any) -> bool:
-        """Whether HDF5 reads the file of `member`, which is in it, through a file descriptor that others can use."""
-        if self._has_descriptor is None:
-            driver = member.file.id.get_access_plist().get_driver()
-            self._has_descriptor = CAN_READ_AT and driver == h5py.h5fd.SEC2
-        return self._has_descriptor
-
-    def state(self, opened: Any) -> OpenFile:
-        """What is known of a file, for as long as it stays open; to be used inside of `locked`, which gives `opened`.
-
-        A file that is opened anew, by this source or by its owner, begins with nothing.
-        """
-        if self._state.handle is not opened:
-            self._state = self._looked_at(opened)
-        return self._state
-
     def _looked_at(self, opened: Any) -> OpenFile:
+        """A file that is opened anew, by this source or by its owner, begins with nothing."""
         file = h5py.h5i.get_file_id(opened.id)
         state = OpenFile(opened, writable=file.get_intent() != h5py.h5f.ACC_RDONLY)
-        if self.has_descriptor(opened):
+        if CAN_READ_AT and file.get_access_plist().get_driver() == h5py.h5fd.SEC2:
             state.descriptor = file.get_vfd_handle()
             status = os.fstat(state.descriptor)
             state.size, state.identity = status.st_size, identity_of(status)
             state.as_opened = not state.writable and state.identity == self._identity
         return state
 
-    def check_size(self, opened: Any) -> None:
+    def check_size(self) -> None:
         """Raise where an open file became shorter: HDF5 reads what is behind its end as zeros."""
-        state = self.state(opened)
-        if state.descriptor is None or state.writable:
+        if self.state.descriptor is None or self.state.writable:
             return
-        found = os.fstat(state.descriptor).st_size
-        if found < state.size:
+        found = os.fstat(self.state.descriptor).st_size
+        if found < self.state.size:
             raise OSError(
-                f"{self.description}: expected {state.size} bytes, as it was opened, found {found}. It was truncated; restore "
-                f"it, and open it again"
+                f"{self.description}: expected {self.state.size} bytes, as it was opened, found {found}. It was truncated; "
+                f"restore it, and open it again"
             )
 
     def close(self) -> None:
         """Close the file if this package opened it. Lazy arrays by path open it again when they are read."""
         with _lock:
             self._manager.close(needs_lock=False)
+
+    def release(self, path: str | os.PathLike[str]) -> None:
+        """Close the file if it is the one at `path`, and was opened by its path; under the lock."""
+        with suppress(OSError):
+            mine = isinstance(self._manager, CachingFileManager) and self._pid == os.getpid()
+            if mine and os.path.samefile(str(self._path), path):
+                self._manager.close(needs_lock=False)
 
     def _reopen_after_fork(self) -> None:
         self._pid = os.getpid()
@@ -214,7 +236,7 @@ class Hdf5Source:
             self._manager = _caching_manager(self._path, self._kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_inherited": None, "_state": OpenFile()}
+        state = {**self.__dict__, "_inherited": None, "state": OpenFile()}
         del state["_pid"]
         if not isinstance(self._manager, CachingFileManager) and self._path is not None:
             state["_manager"] = None
@@ -229,27 +251,11 @@ class Hdf5Source:
         self.__dict__.update(state)
         self._pid = os.getpid()
         if self._manager is None:
-            file_manager = _caching_manager(str(self._path), self._kwargs)
-            self._manager = file_manager if self._base == "/" else _GroupManager(file_manager, self._base)
+            self._manager = _caching_manager(str(self._path), self._kwargs)
+        _sources.add(self)
 
 
-class _GroupManager(FileManager[Any]):
-    """A group of a file that another manager keeps."""
-
-    def __init__(self, files: FileManager[Any], name: str) -> None:
-        self._files = files
-        self._name = name
-
-    def acquire(self, needs_lock: bool = True) -> Any:
-        return self._files.acquire(needs_lock)[self._name]
-
-    @contextmanager
-    def acquire_context(self, needs_lock: bool = True) -> Iterator[Any]:
-        with self._files.acquire_context(needs_lock) as file:
-            yield file[self._name]
-
-    def close(self, needs_lock: bool = True) -> None:
-        self._files.close(needs_lock)
+# -- opening -----------------------------------------------------------------------------------------------------------
 
 
 def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hdf5Source:
@@ -264,12 +270,7 @@ def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hd
     TypeError
         If `source` is none of these.
     """
-    opened = _source_of(source, dict(driver_kwds or {}))
-    opened.remember()
-    return opened
-
-
-def _source_of(source: Any, kwargs: dict[str, Any]) -> Hdf5Source:
+    kwargs = dict(driver_kwds or {})
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source).removeprefix("file://")
         if "://" in path and "driver" not in kwargs:
@@ -288,45 +289,6 @@ def _source_of(source: Any, kwargs: dict[str, Any]) -> Hdf5Source:
         f"an HDF5 store is a path, bytes, a binary file object, or an open h5py.File or h5py.Group, "
         f"not {type(source).__module__}.{type(source).__qualname__}"
     )
-
-
-def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
-    """Open a file that is there for reading and writing.
-
-    Raises
-    ------
-    ValueError
-        Where this process has it open for reading, which HDF5 does not allow beside that.
-    OSError
-        Where it cannot be opened otherwise; the message names it.
-    """
-    text = os.fsdecode(path).removeprefix("file://")
-    try:
-        return h5py.File(text, "r+")
-    except OSError as error:
-        if "already open for read-only" in str(error):
-            raise ValueError(
-                f"{text}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
-                f"closed: ds.close() of each Dataset that was opened from it, ptd.close() of each PersistentTensorDict"
-            ) from error
-        raise _cannot_open(repr(text), error) from error
-
-
-def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
-    """Whether this process holds the file open for writing."""
-    if not os.path.exists(path):
-        return False
-    wanted = os.stat(path)
-    with _lock:
-        for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
-            name = os.fsdecode(file.name)
-            if (
-                os.path.exists(name)
-                and os.path.samestat(os.stat(name), wanted)
-                and file.get_intent() & h5py.h5f.ACC_RDWR
-            ):
-                return True
-    return False
 
 
 def _caching_manager(path: str, kwargs: Mapping[str, Any]) -> FileManager[Any]:
@@ -370,12 +332,10 @@ def _path_of(file: Any) -> str | None:
 
     A forked or spawned process must not share its position with this one.
     """
-    try:
+    with suppress(AttributeError, OSError, ValueError):
         name = file.name
         if isinstance(name, str) and os.path.samestat(os.fstat(file.fileno()), os.stat(name)):
             return os.path.abspath(name)
-    except (AttributeError, OSError, ValueError):
-        pass
     return None
 
 
@@ -401,7 +361,7 @@ def _check_signature(file: Any, name: str) -> None:
 def _not_hdf5(head: bytes, name: str) -> str:
     if not head:
         return f"{name} is empty, not an HDF5 file"
-    for magic, what, advice in _FOREIGN_FORMATS:
+    for magic, what, advice in _OTHER_FORMATS:
         if head.startswith(magic):
             return f"{name} is {what}, not an HDF5 file: {advice}; ds.td works on a Dataset from any engine"
     return f"{name} is not an HDF5 file: it starts with {head!r}, and an HDF5 file with {_SIGNATURE!r}"
@@ -413,4 +373,126 @@ def _cannot_open(name: str, err: OSError) -> OSError:
         advice = ". The file is not complete: copy or download it again"
     elif "lock" in str(err):
         advice = '. Close it where it is open for writing, or pass driver_kwds={"locking": False}'
+    elif "consistency flags" in str(err):
+        advice = f". A writer was killed: run h5clear -s {name}, or copy the file from a backup"
     return OSError(f"{name} cannot be opened as an HDF5 file: {err}{advice}")
+
+
+# -- who may write -----------------------------------------------------------------------------------------------------
+
+
+def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
+    """Open a file that is there for reading and writing, as its only writer.
+
+    What this package has open of it for reading is closed, and opened again where it is read.
+
+    Raises
+    ------
+    ValueError
+        Where this process has it open for writing, or for reading by other means, which HDF5 does not allow.
+    BlockingIOError
+        Where another process has it open.
+    OSError
+        Where it cannot be opened otherwise; the message names it.
+    """
+    text = os.path.abspath(os.fsdecode(path).removeprefix("file://"))
+    with _lock:
+        _release_readers(text)
+        if is_open_for_writing(text):
+            raise ValueError(_open_for_writing(text))
+        try:
+            file = h5py.File(text, "r+")
+        except OSError as error:
+            raise _not_changed(text, error) from error
+        with suppress(NotImplementedError, ValueError, FileNotFoundError):
+            if not os.path.samestat(os.fstat(int(file.id.get_vfd_handle())), os.stat(text)):
+                file.close()
+                raise BlockingIOError(f"{text}: another writer has just replaced the file; try again")
+        return file
+
+
+def _not_changed(text: str, error: OSError) -> Exception:
+    if "already open for read-only" in str(error):
+        return ValueError(
+            f"{text}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
+            f"closed: file.close(), and ds.close() of each Dataset that another engine has opened from it"
+        )
+    if error.errno in {errno.EAGAIN, errno.EACCES} and "lock" in str(error):
+        return BlockingIOError(_locked(text))
+    return _cannot_open(repr(text), error)
+
+
+def _open_for_writing(path: str | os.PathLike[str]) -> str:
+    return (
+        f"{path}: this process has the file open for writing, and what is written there would be lost or mixed; close it "
+        f"first (file.close(), ptd.close()), or try again when the other thread is done"
+    )
+
+
+def _locked(path: str | os.PathLike[str]) -> str:
+    return (
+        f"{path}: the file is open elsewhere, and HDF5 allows one writer and no readers beside it. Nothing was written; try "
+        f"again when it is closed there (ds.close())"
+    )
+
+
+def release_readers(path: str | os.PathLike[str]) -> None:
+    """Close what this package has open of a file for reading; lazy arrays open it again when they are read."""
+    with _lock:
+        _release_readers(path)
+
+
+def _release_readers(path: str | os.PathLike[str]) -> None:
+    for source in list(_sources):
+        source.release(path)
+
+
+def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
+    """Whether this process holds the file open for writing."""
+    for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
+        with suppress(OSError, ValueError, RuntimeError):  # one of both is not there, or has just been closed
+            if os.path.samefile(os.fsdecode(file.name), path) and file.get_intent() & h5py.h5f.ACC_RDWR:
+                return True
+    return False
+
+
+def check_not_written(path: Path) -> None:
+    """Raise where another thread or process is writing to the file."""
+    if is_open_for_writing(path):
+        raise ValueError(_open_for_writing(path))
+    with lock_out_writers(path):
+        pass
+
+
+@contextmanager
+def lock_out_writers(path: Path) -> Iterator[None]:
+    """Nobody else takes the place of a file here, nor opens it for writing; readers may go on.
+
+    Raises
+    ------
+    BlockingIOError
+        Where a process has it open for writing.
+    """
+    with ExitStack() as stack:
+        if fcntl is not None:
+            _flock(stack, path.parent, fcntl.LOCK_EX)
+            try:
+                _flock(stack, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BlockingIOError(_locked(path)) from error
+        yield
+
+
+def _flock(stack: ExitStack, path: Path, kind: int) -> None:
+    """Lock as HDF5 does, where the file system can and there is something."""
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    stack.callback(os.close, number)
+    try:
+        fcntl.flock(number, kind)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        return
