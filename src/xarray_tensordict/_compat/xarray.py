@@ -29,7 +29,7 @@ _FRESH = frozenset(
     {
         "xarray.backends.zarr",
         "xarray_tensordict.formats.hdf5.arrays",
-        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
         "xarray_tensordict.formats.zarr.local",
     }
@@ -80,6 +80,12 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
     bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
     bare.encoding = variable.encoding
     return bare
+
+
+def positional(variable: xr.Variable) -> xr.Variable:
+    """The same variable past xarray's cache, its axes called by their position, since names may repeat."""
+    dims = [f"axis_{axis}" for axis in range(variable.ndim)]
+    return xr.Variable(dims, past_cache(variable)._data, fastpath=True)
 
 
 def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:

@@ -33,9 +33,15 @@ CF_FILLS = ("_FillValue", "missing_value")
 CF_SCALES = ("scale_factor", "add_offset")
 CF_PACKING = (*CF_SCALES, *CF_FILLS, "dtype", "_Unsigned")
 CF_TIMES = ("units", "calendar")
+CF_WORDS = (*CF_PACKING, *CF_TIMES)
 """The attributes, and words of an encoding, that say what stored numbers mean."""
 NS_UNITS = "nanoseconds since 1970-01-01"
 """The CF units of times, which are stored as int64 for tensordict."""
+NS_ATTRS: Mapping[str, Mapping[str, str]] = {
+    "M": {"units": NS_UNITS, "calendar": "proleptic_gregorian"},
+    "m": {"units": "nanoseconds", "dtype": "timedelta64[ns]"},
+}
+"""The attributes of datetimes and of timedeltas that are stored as int64 nanoseconds, by the kind of their dtype."""
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
 MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR})

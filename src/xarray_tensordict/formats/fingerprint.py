@@ -195,10 +195,10 @@ class Entry:
 
 
 def said_of(entry: Any) -> Any:
-    """What a JSON entry of tensordict says of the bytes of a tensor: dtype and shape, and where they begin and end."""
+    """What a JSON entry of tensordict says of a tensor: dtype and shape, and in an archive where its bytes begin and end."""
     if isinstance(entry, dict):
-        return entry.get("dtype"), entry.get("shape")
-    return tuple(entry[:4]) if isinstance(entry, list) else entry
+        return entry.get("dtype"), entry.get("shape"), *entry.get("_place", ())
+    return entry
 
 
 def _fingerprint_of(said: tuple[Any, ...]) -> Fingerprint:

@@ -38,6 +38,9 @@ _OTHERS = {
     b"GRIB": ("a GRIB file", "engine='cfgrib'"),
 }
 
+_TORCH_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 "
+"""How files of torch.save began before they were archives."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -236,11 +239,16 @@ def _found_at(path: Path) -> str:
         hint = f". In it are {stores}: open one of these" if stores else ""
         return f"a folder with {inside or 'nothing'} in it{hint}"
     with path.open("rb") as file:
-        magic = file.read(8)
+        magic = file.read(10)
+    if magic.startswith((b"PK", _TORCH_LEGACY)):  # no format claims the archive
+        return (
+            "what looks like a file of torch.save. Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a "
+            "Dataset of a tensordict"
+        )
     for start, (what, engine) in _OTHERS.items():
         if magic.startswith(start):
             return f"{what}. Open it with {engine}; ds.td works on a Dataset from any engine"
-    found = f"a file that starts with {magic!r}" if magic else "an empty file"
+    found = f"a file that starts with {magic[:8]!r}" if magic else "an empty file"
     return f"{found}. If another engine of xarray opens it, name that engine; ds.td works on a Dataset from any engine"
 
 

@@ -21,8 +21,8 @@ from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..formats.registry import Source, find_source, is_url
 from ..quiet import quiet
+from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
-from .lazy_nodes import Leaf, read_together
 
 _EPOCH = (
     "nanoseconds since 1970-01-01",
@@ -163,7 +163,7 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
         if key not in found:
             yield f"tensordict does not see {entry.name!r}"
             continue
-        difference = _entry_difference(bare, key, Leaf.of(entry), found[key])
+        difference = _entry_difference(bare, key, entry.lazy(), found[key])
         if difference is not None:
             yield f"{entry.name!r} {difference}"
     for key in sorted(found):
@@ -171,14 +171,14 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
             yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
 
 
-def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: type) -> str | None:
+def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Entry, cls: type) -> str | None:
     if (cls is torch.Tensor) != (leaf.form == "tensor"):
         return f"is a {cls.__name__} there, and {'a tensor' if leaf.form == 'tensor' else 'non-tensor data'} here"
     if leaf.form == "tensor":
         there = metadata_of(bare, key)
         dtype, shape = there.get("dtype", "of a dtype that tensordict lacks"), list(there.get("shape", ()))
-        if dtype != leaf.dtype or shape != list(leaf.shape):
-            return f"is {dtype} {shape} there, and {leaf.dtype} {list(leaf.shape)} here: it is decoded"
+        if dtype != tensor_dtype(leaf) or shape != list(leaf.shape):
+            return f"is {dtype} {shape} there, and {tensor_dtype(leaf)} {list(leaf.shape)} here: it is decoded"
         return None
     with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
         value = bare.get(key)
@@ -186,7 +186,7 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
     batch = value.batch_size
     try:
         assert_same_tensordict(
-            *(TensorDict({"value": v}, batch_size=batch) for v in (leaf.finish(array, None, batch), value))
+            *(TensorDict({"value": v}, batch_size=batch) for v in (finish(leaf, array, None, batch), value))
         )
     except AssertionError as error:
         return f"is read otherwise: {error}"

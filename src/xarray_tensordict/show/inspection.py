@@ -13,7 +13,8 @@ import xarray as xr
 from ..formats.registry import find_source
 from ..lazy.lazy_nodes import Group
 from ..lazy.persistent import persistent_from_dataset
-from .summary import Summary, shortened, summarize
+from ..tensors.reading import tensor_dtype
+from .summary import Summary, summarize
 from .text import summary_text
 
 
@@ -59,7 +60,7 @@ class Inspection:
         return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
-        lines = [f"{self.store}: {self.kind}", summary_text(shortened(self.dataset)), self.tensordict_line()]
+        lines = [f"{self.store}: {self.kind}", summary_text(self.dataset), self.tensordict_line()]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
     def tensordict_line(self) -> str:
@@ -73,9 +74,7 @@ class Inspection:
 
         told = "".join(f"<div>warning: {escape(text)}</div>" for text in self.warnings)
         head = f"<b>{escape(self.store)}</b>: {escape(self.kind)}"
-        return (
-            f"<div>{head}</div>{summary_html(shortened(self.dataset))}<div>{escape(self.tensordict_line())}</div>{told}"
-        )
+        return f"<div>{head}</div>{summary_html(self.dataset)}<div>{escape(self.tensordict_line())}</div>{told}"
 
 
 def inspect(store: Any, **engine_keywords: Any) -> Inspection:
@@ -127,4 +126,4 @@ def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry
             yield from _entries(member, key)
         else:
             kind = {"rows": "NonTensorStack", "value": "NonTensorData"}.get(member.form, "")
-            yield TensorEntry(key, kind or str(member.dtype).removeprefix("torch."), tuple(member.shape))
+            yield TensorEntry(key, kind or str(tensor_dtype(member)).removeprefix("torch."), tuple(member.shape))

@@ -18,17 +18,17 @@ import xarray as xr
 
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, STACK_ATTR, UNBATCHED_NAME, batch_record, own_array_record
 from ...core.model import GroupBatch, Inference, Key
-from ...core.unbatched_entry import with_values
+from ...core.objects import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...writing.append_checks import check_append
+from ...writing.blockwise import read_now
 from ...writing.plan import Source
 from ...writing.store_fit import fit
-from ...writing.stored_form import to_json
+from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
 from ..zarr.update import grown
-from ..zarr.write import read_now
 from .blocks import store_blocks
 from .dims import NON_COORD_PREFIX
 from .output import Hdf5Output
@@ -235,7 +235,7 @@ def _rewrite_texts(output: Hdf5Output, base: h5py.Group, texts: Mapping[str, xr.
     entry = base[UNBATCHED_NAME]
     content = json.loads(entry[()])
     for path, variable in texts.items():
-        content[path] = with_values(content[path], np.asarray(variable.values))
+        content[path] = with_values(path, content[path], np.asarray(variable.values))
     entry[()] = to_json(content, UNBATCHED_NAME)
     output.flush(entry)
 

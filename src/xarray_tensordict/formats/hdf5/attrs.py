@@ -26,6 +26,7 @@ _HIDDEN = frozenset(
     }
     | MARKER_ATTRS
 )
+_SEARCH_INDEX = frozenset({"TINDEX", "INDEX"})  # groups of PyTables, which are not shown
 _RAW_BYTES = ("_FillValue", "missing_value")  # xarray decodes all bytes but these
 
 
@@ -43,14 +44,14 @@ def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, An
         left_out.append(LeftOut(key, f"its attributes cannot be listed: {err}"))
         return attrs
     for name in names:
-        if name in _HIDDEN:
+        if name in _HIDDEN and not (name == "CLASS" and marker(obj, name) in _SEARCH_INDEX):
             continue
         try:
             attrs[name] = _read_attribute(obj, name)
         except UnreadableError as err:
-            left_out.append(LeftOut(key, f"attribute {name!r} is {err}"))
+            left_out.append(LeftOut(key, f"it is {err}", name))
         except Exception as err:  # as above
-            left_out.append(LeftOut(key, f"attribute {name!r} cannot be read: {err}"))
+            left_out.append(LeftOut(key, f"it cannot be read: {err}", name))
     return attrs
 
 

@@ -56,7 +56,7 @@ def create_file(
     """
     stream_source(source)
     if isinstance(path, io.IOBase) or (hasattr(path, "write") and hasattr(path, "seek")):
-        plan = _checked(plan_write(source, layout, "hdf5"))
+        plan = _checked(plan_write(source, layout, "hdf5", encoding=options.encoding))
         return _run(lambda: _into_object(plan, path, prefix, options), compute=compute)
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
@@ -78,9 +78,9 @@ def create_file(
     if adds:
         from .update import plan_addition
 
-        plan = _checked(plan_addition(source, target, layout, prefix))
+        plan = _checked(plan_addition(source, target, layout, prefix, options.encoding))
     else:
-        plan = _checked(plan_write(source, layout, "hdf5"))
+        plan = _checked(plan_write(source, layout, "hdf5", encoding=options.encoding))
 
     def write() -> None:
         with replaced(target) as beside:

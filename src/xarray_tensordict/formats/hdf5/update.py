@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ...core.model import Key
 from ...dataset.open import OpenOptions, open_flat
@@ -13,7 +15,9 @@ from ...writing.stored_form import Layout
 from .read import Hdf5Store
 
 
-def plan_addition(source: Source, path: Path, layout: Layout, prefix: Key) -> WritePlan:
+def plan_addition(
+    source: Source, path: Path, layout: Layout, prefix: Key, encoding: Mapping[str, Mapping[str, Any]]
+) -> WritePlan:
     """Plan the writing of a Dataset into a group of a file, whose other variables and whose batch stay as they are.
 
     Raises
@@ -26,13 +30,13 @@ def plan_addition(source: Source, path: Path, layout: Layout, prefix: Key) -> Wr
     except OSError as error:
         if "has no group" not in str(error):
             raise
-        return plan_write(source, layout, "hdf5")
+        return plan_write(source, layout, "hdf5", encoding=encoding)
     try:
         marked = store.has_tensordict_marker
         old = open_flat(store, OpenOptions(nested=True))
         inference = infer_dataset(old)
         names = [str(name) for name in source.flat.variables]
-        plan = plan_added(source, old, inference, names, layout, "hdf5")
+        plan = plan_added(source, old, inference, names, layout, "hdf5", encoding)
     finally:
         store.close()
     if not marked and old.variables:

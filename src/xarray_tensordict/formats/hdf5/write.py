@@ -19,12 +19,11 @@ from xarray.core.coordinates import Coordinates
 from ..._compat.xarray import netcdf_group, past_cache
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key
-from ...core.unbatched_entry import encode_array
+from ...core.objects import jsonable, to_json
+from ...writing.blockwise import read_now
 from ...writing.encodings import hdf5_encoding
-from ...writing.packing import packed
-from ...writing.plan import GroupPlan, WritePlan
-from ...writing.stored_form import Stored, to_json
-from ..zarr.write import read_now
+from ...writing.plan import GroupPlan, WritePlan, unbatched_object
+from ...writing.stored_form import Stored
 from .blocks import store_blocks
 from .output import Hdf5Output
 
@@ -68,7 +67,7 @@ def write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: H
             output.flush(_write(node, name, stored, sizes, asked, group.node.unlimited, pending))
     if plan.unbatched:
         root = file.require_group("/" + "/".join(prefix))
-        text = to_json(_unbatched_object(plan, root), UNBATCHED_NAME)
+        text = to_json(_merged_unbatched(plan, root), UNBATCHED_NAME)
         output.flush(_write_json(root, UNBATCHED_NAME, text, {}, {}))
     store_blocks([data for data, _ in pending], [dataset for _, dataset in pending], progress=options.progress)
     for _, dataset in pending:
@@ -82,26 +81,14 @@ def _record_batches(plan: WritePlan, file: h5py.File, prefix: Key) -> None:
             file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
 
 
-def _unbatched_object(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
+def _merged_unbatched(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
     """The content of the entry ``_unbatched``: what is there, and what is new."""
     there = root.get(UNBATCHED_NAME)
     content = dict(json.loads(there[()])) if there is not None else {}
-    for path, (stored, role) in plan.unbatched.items():
-        dims = tuple(str(dim) for dim in stored.variable.dims)
-        attrs = {name: _jsonable(value) for name, value in stored.variable.attrs.items()}
-        torch_dtype = stored.record.get("torch_dtype")
-        content[path] = encode_array(
-            read_now(stored.variable), dims, attrs=json.loads(to_json(attrs, path)), role=role, torch_dtype=torch_dtype
-        )
+    content |= unbatched_object(plan)
     if there is not None:
         del root[UNBATCHED_NAME]
     return content
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value
 
 
 # -- one variable ------------------------------------------------------------------------------------------------------
@@ -122,7 +109,7 @@ def _write(
     if any(dim in unlimited for dim in variable.dims):
         options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
         options.setdefault("chunks", True)
-    if 0 in variable.shape and "maxshape" not in options:
+    if 0 in variable.shape and "maxshape" not in options:  # HDF5 cuts no such array
         options = {word: options[word] for word in ("dtype",) if word in options}
     dtype = np.dtype(options.pop("dtype", dtype))
     dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
@@ -199,7 +186,7 @@ def write_attrs(obj: Any, attrs: Mapping[Any, Any], record: Mapping[str, Any]) -
         if fits is not None:
             obj.attrs[str(name)] = fits
         else:
-            record.setdefault("attrs", {})[str(name)] = _jsonable(value)
+            record.setdefault("attrs", {})[str(name)] = jsonable(value)
     if record:
         obj.attrs[ARRAY_ATTR] = json.dumps(record)
 
@@ -238,7 +225,7 @@ def check_attrs(plan: WritePlan) -> None:
 def to_json_attribute(owner: str, name: Any, value: Any) -> None:
     """Raise where an attribute is no JSON either."""
     try:
-        json.dumps(_jsonable(value))
+        json.dumps(jsonable(value))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); convert "
@@ -259,7 +246,7 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
             f"{sorted(_KNOWN)}"
         )
     variable = stored.variable
-    inherited = hdf5_encoding(variable, chunks=options.chunks, keep_cf=False)
+    inherited = hdf5_encoding(variable, chunks=options.chunks, growing=group.node.unlimited)
     return h5py_options({**inherited, **asked}) if variable.ndim else {}
 
 
@@ -289,11 +276,13 @@ def write_with_xarray(plan: WritePlan, output: Hdf5Output, prefix: Key, options:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     for number, (key, group) in enumerate(plan.groups.items()):
         ds = _netcdf_dataset(group, options)
-        explicit = {
-            name: {**ds.variables[name].encoding, **options.encoding[group.node.names[name]]}
-            for name in group.stored
-            if group.node.names[name] in options.encoding
-        }
+        explicit = {}
+        for name in group.stored:
+            encoding, asked = ds.variables[name].encoding, options.encoding.get(group.node.names[name])
+            # xarray drops chunks that are larger than the array, unless they are asked for
+            sizes = zip(encoding.get("chunksizes", ()), ds.variables[name].shape, strict=False)
+            if asked is not None or any(chunk > size for chunk, size in sizes):
+                explicit[name] = {**encoding, **(asked or {})}
         with netcdf_group(
             ds,
             output.file,
@@ -323,10 +312,9 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
                 f"layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            full = group.node.names[name]
-            encoding = hdf5_encoding(stored.variable, chunks=options.chunks, keep_cf=True)
-            variable = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
-            variables[name], variables[name].encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
+            cut = hdf5_encoding(stored.variable, chunks=options.chunks, growing=group.node.unlimited)
+            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+            variables[name].encoding = {**cut, **stored.encoding}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}
@@ -339,11 +327,19 @@ def _netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[s
     plain: dict[str, Any] = {}
     record = dict(record)
     for name, value in attrs.items():
-        changed = _attribute(value) is None or isinstance(value, bool | np.bool_ | complex)
+        changed = _attribute(value) is None or isinstance(value, bool | np.bool_)
         if changed:
-            record.setdefault("attrs", {})[str(name)] = _jsonable(value)
-        if not changed or (isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"):
+            record.setdefault("attrs", {})[str(name)] = jsonable(value)
+        if not changed or _is_netcdf(value):
             plain[str(name)] = value
     if record:
         plain[ARRAY_ATTR] = json.dumps(record)
     return plain
+
+
+def _is_netcdf(value: Any) -> bool:
+    """Whether netCDF holds an attribute: numbers, a text, or a list of texts without a number among them."""
+    if not isinstance(value, str | list | np.ndarray):
+        return False
+    kind = np.asarray(value).dtype.kind
+    return kind in "iuf" or (kind == "U" and all(isinstance(item, str) and "\0" not in item for item in value))

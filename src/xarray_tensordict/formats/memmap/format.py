@@ -1,4 +1,4 @@
-"""Memory-mapped tensordicts as a :class:`~..base.Format`: folders, archives, consolidated files, replay buffers."""
+"""Memory-mapped tensordicts as a :class:`~..base.Format`: folders, archives, replay buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemmapFormat(Format):
-    """What ``td.memmap``, ``td.save``, ``td.consolidate`` and ``ReplayBuffer.dumps`` write."""
+    """What ``td.memmap``, ``td.save`` and ``ReplayBuffer.dumps`` write."""
 
     expects = "a memory-mapped tensordict"
     marks = "'meta.json'"
@@ -33,10 +33,10 @@ class MemmapFormat(Format):
             from .read import is_memmap_folder
 
             return is_memmap_folder(Path(source)) or bool(_compact_files(source))
-        return _is_archive(source) or _is_consolidated(source)
+        return _is_archive(source)
 
     def open(self, source: Any, description: str, options: StoreOptions) -> Store:
-        from .read import MemmapStore, is_memmap_folder
+        from .read import is_memmap_folder, open_memmap
 
         if os.path.isdir(source) and not is_memmap_folder(Path(source)):
             raise ValueError(
@@ -44,13 +44,7 @@ class MemmapFormat(Format):
                 f"keeps them in an HDF5 file, in a compact form of torchrl's own; open {_compact_files(source)[0]!r} for "
                 f"its arrays"
             )
-        return MemmapStore.open(
-            source,
-            description=description,
-            root=options.group,
-            allow_pickle=options.allow_pickle,
-            filled=options.filled,
-        )
+        return open_memmap(source, description, options)
 
     def kind(self, source: Any) -> str:
         return "archive of a tensordict" if str(source).endswith(".tdz") else "memory-mapped tensordict"
@@ -75,9 +69,3 @@ def _is_archive(path: str) -> bool:
             return "meta.json" in archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError):
         return path.endswith(".tdz")
-
-
-def _is_consolidated(path: str) -> bool:
-    from .consolidated import read_footer
-
-    return read_footer(path) is not None

@@ -11,6 +11,7 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
 from .files import Buffer, Bytes, NotRawError
 from .kept import Kept
@@ -174,6 +175,75 @@ class RawArray(BackendArray):
             return None
         view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)
         return view[(*key, ...)]  # with the dots a single element is a view, too
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Some rows of an array, each whole.
+
+    Attributes
+    ----------
+    array
+        The array.
+    codes
+        The name of the torch dtype whose codes it holds, None where it holds the values themselves.
+    numbers
+        The rows; None for an array of no axes.
+    """
+
+    array: RawArray
+    codes: str | None
+    numbers: range | None
+
+    def take(
+        self, rows: Any, out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read rows: a number, a slice, or an array of numbers that are in bounds; see :meth:`RawArray.take`."""
+        return self.array.take(self._places(rows), out, kept)
+
+    def count(self, rows: Any) -> int:
+        """How many rows are read."""
+        if self.numbers is None or isinstance(rows, (int, np.integer)):
+            return 1
+        return len(self.numbers[rows]) if isinstance(rows, slice) else int(np.size(rows))
+
+    def _places(self, rows: Any) -> Any:
+        numbers = self.numbers
+        if numbers is None or numbers == range(self.array.shape[0]):
+            return rows
+        if isinstance(rows, (int, np.integer)):
+            return numbers[rows]
+        if isinstance(rows, slice):
+            found = numbers[rows]
+            return slice(found.start, found.stop, found.step)
+        return np.asarray(rows) * numbers.step + numbers.start
+
+
+def raw_rows(array: Any, key: tuple[Any, ...], torch_dtype: str | None) -> RawRows | None:
+    """The rows that a selection of a reader's array has; None where they have to be decoded or picked by number.
+
+    Parameters
+    ----------
+    array, key
+        The array, and what is selected of it.
+    torch_dtype
+        The torch dtype that the values are to have, where that is not the twin of the array's.
+    """
+    stored, codes = uncoded(array)
+    if not isinstance(stored, RawArray) or codes != torch_dtype or not stored.dtype.isnative:
+        return None
+    if (codes is None and stored.dtype.kind not in "biufc") or not all(isinstance(part, slice) for part in key):
+        return None
+    if not stored.shape:
+        return RawRows(stored, codes, None)
+    numbers = range(stored.shape[0])[key[0]]
+    whole = all(_is_everything(*part) for part in zip(key[1:], stored.shape[1:], strict=True))
+    return RawRows(stored, codes, numbers) if whole and numbers.step > 0 else None
+
+
+def uncoded(array: Any) -> tuple[Any, str | None]:
+    """The array that holds the codes of a dtype which numpy lacks, and the name of the dtype; or the array itself, and None."""
+    return (array.wrapped, array.torch_dtype) if isinstance(array, WidenedArray) else (array, None)
 
 
 def _picked_shape(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

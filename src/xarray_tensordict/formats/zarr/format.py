@@ -114,4 +114,5 @@ def _is_archive_of_zarr(path: str) -> bool:
             names = set(archive.namelist())
     except (zipfile.BadZipFile, NotImplementedError):
         return not path.endswith(".tdz")
-    return "meta.json" not in names or not names.isdisjoint(_ROOT_FILES)
+    is_of_torch = any(name.endswith("/data.pkl") for name in names)  # as torch.save writes it
+    return not names.isdisjoint(_ROOT_FILES) or not ("meta.json" in names or is_of_torch)

@@ -16,8 +16,9 @@ from tensordict import TensorDict
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict._compat.xarray import backend_array
+from xarray_tensordict.dataset.entries import plan_entries
 from xarray_tensordict.formats.pieces import HeldPiece
-from xarray_tensordict.tensors import block_reads, convert
+from xarray_tensordict.tensors import reading
 
 PACKED = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": 3}
 TIMES = {"units": "hours since 2000-01-01"}
@@ -28,7 +29,7 @@ V2 = [None, numcodecs.Blosc(), numcodecs.Zlib(), numcodecs.BZ2()]
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(block_reads, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
 
 
 def write(
@@ -71,7 +72,7 @@ def test_any_layout_and_selection_in_blocks_is_what_is_read_at_once(data, tmp_pa
     codec = data.draw(st.sampled_from(V2 if kind == "zarr v2" else V3))
     path = tmp_path_factory.mktemp("blocks") / "s"
     write(path, kind, np.random.default_rng(0).integers(0, 100, shape).astype(dtype), chunks, attrs, codec)
-    monkeypatch.setattr(block_reads, "BLOCK_BYTES", data.draw(st.sampled_from([1, 16, 64, 200])))
+    monkeypatch.setattr(reading, "BLOCK_BYTES", data.draw(st.sampled_from([1, 16, 64, 200])))
     with xr.open_dataset(path, engine="tensordict") as whole:
         picked = whole.isel(
             {dim: data.draw(selections(size)) for dim, size in zip(whole["x"].dims, shape, strict=True)}
@@ -83,7 +84,7 @@ def test_any_layout_and_selection_in_blocks_is_what_is_read_at_once(data, tmp_pa
         picked.td.to_tensordict(out=out)
         picked.td.to_tensordict(out=apart)
         lazy = picked.td.to_persistent().to_tensordict()
-        monkeypatch.setattr(convert, "blocks_read", lambda *_: None)
+        monkeypatch.setattr(reading, "_of_blocks", lambda *_: None)
         expected = picked.td.to_tensordict()["x"]
     for found in (td, out, apart, lazy):
         assert found["x"].dtype == expected.dtype
@@ -94,12 +95,10 @@ def test_any_layout_and_selection_in_blocks_is_what_is_read_at_once(data, tmp_pa
 def test_what_is_packed_is_read_in_blocks(kind, tmp_path, small_blocks):
     write(tmp_path / "s", kind, np.arange(96, dtype="i2").reshape(24, 4), (6, 4), PACKED, None)
     with xr.open_dataset(tmp_path / "s", engine="tensordict") as ds:
-        found = block_reads.blocks_read(ds.variables["x"], "x")
-        assert found is not None
-        assert len(found.grid) > 1
-        for task in found.tasks:
-            task()
-        np.testing.assert_array_equal(found.finish().numpy(), ds["x"].values)
+        (entry,) = plan_entries(ds, ds.td.infer()).entries
+        found = reading.of_entry(entry)
+        assert len(found.tasks) > 1
+        np.testing.assert_array_equal(reading.read_all([found])[0].numpy(), ds["x"].values)
 
 
 @pytest.mark.parametrize("kind", ["zarr v2", "zarr v3", "HDF5"])

@@ -30,7 +30,8 @@ def print_inspection(found: Inspection, *, longest: int | None) -> None:
     console.print(
         f"[bold]{escape(found.store)}[/]: {found.kind}, batch ([bold]{escape(batch_text(summary.batch))}[/]){size}"
     )
-    console.print(f"why: {escape(summary.reason)}", soft_wrap=True)
+    for sentence in (f"why: {summary.reason}", *summary.evidence):
+        console.print(escape(sentence), soft_wrap=True)
     entries = {"/".join(entry.key): entry for entry in found.entries}
     for section in summary.sections:
         rows = section.rows[:longest]

@@ -55,6 +55,21 @@ class Selection:
         return tuple(item for item in self.items if isinstance(item, slice))
 
     @cached_property
+    def rows(self) -> int | slice | np.ndarray[Any, np.dtype[np.int64]] | None:
+        """What it picks along the first axis, where it picks whole rows, in the order asked for; else None."""
+        if not self.items:
+            return slice(None)
+        rows, *rest = self.items
+        if not isinstance(rows, (int, slice, torch.Tensor)) or isinstance(rows, bool):
+            return None
+        sizes = self.sizes[1:]
+        if len(rest) != len(sizes) or not all(
+            isinstance(part, slice) and range(size)[part] == range(size) for part, size in zip(rest, sizes, strict=True)
+        ):
+            return None
+        return rows.numpy() if isinstance(rows, torch.Tensor) else rows
+
+    @cached_property
     def _covers(self) -> tuple[tuple[Outer, ...], tuple[Item, ...]]:
         advanced = sum(isinstance(item, (bool, torch.Tensor)) for item in self.items)
         outer: list[Outer] = []
@@ -146,6 +161,11 @@ def select(index: Any, shape: Sequence[int], *, what: str = "tensor") -> Selecti
     # torch itself says what it refuses, and what comes out: a view of one element costs no memory
     picked = torch.zeros((), dtype=torch.bool).expand(sizes)[tuple(items)]
     return Selection(_plain(items, sizes), sizes, tuple(picked.shape))
+
+
+def is_key(item: Any) -> bool:
+    """Whether what stands in brackets is the key of an entry, not an index."""
+    return isinstance(item, str) or (isinstance(item, tuple) and bool(item) and all(is_key(part) for part in item))
 
 
 def _item(item: Any) -> Any:

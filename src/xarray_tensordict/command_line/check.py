@@ -62,11 +62,11 @@ def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list
         try:
             ds = xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords)
         except Exception as error:
-            return [Finding("error", "open_dataset", _told(error))]
+            return [Finding("error", "open_dataset", _described(error))]
         with ds:
             batch = ", ".join(f"{dim}: {size}" for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True))
             findings.append(Finding("ok", "open_dataset", f"batch ({batch or 'none'}): {ds.td.infer().reason}"))
-            findings += _both_doors(ds, all_values=all_values)
+            findings.append(_both_doors(ds, all_values=all_values))
             hidden = list(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
     told = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
     findings += [Finding("warning", "open_dataset", text) for text in told]
@@ -92,27 +92,20 @@ def worst(findings: list[Finding]) -> Level:
     return next((level for level in order if any(each.level == level for each in findings)), "ok")
 
 
-def _both_doors(ds: xr.Dataset, *, all_values: bool) -> list[Finding]:
+def _both_doors(ds: xr.Dataset, *, all_values: bool) -> Finding:
     """Compare what both doors give: all of it, or the first and the last row."""
-    picked = {dim: [0, size - 1] for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True) if size}
-    if not picked or all_values or len(picked) > 1:
-        return [
-            _compared(lambda: ds.td.to_tensordict(), lambda: persistent_from_dataset(ds).to_tensordict(), "all values")
-        ]
-    rows = [0, ds.td.batch_size[0] - 1]
-    found = _compared(
-        lambda: ds.isel(picked).td.to_tensordict(batch_dims=ds.td.batch_dims),
-        lambda: persistent_from_dataset(ds)[rows],
-        "the first and the last row",
-    )
-    return [found]
-
-
-def _compared(first: Callable[[], Any], second: Callable[[], Any], what: str) -> Finding:
+    dims, sizes = ds.td.batch_dims, ds.td.batch_size
+    whole = all_values or len(dims) != 1 or not sizes[0]
     try:
-        assert_same_tensordict(first(), second())
+        if whole:
+            assert_same_tensordict(ds.td.to_tensordict(), persistent_from_dataset(ds).to_tensordict())
+        else:
+            rows = [0, sizes[0] - 1]
+            eager = ds.isel({dims[0]: rows}).td.to_tensordict(batch_dims=dims)
+            assert_same_tensordict(eager, persistent_from_dataset(ds)[rows])
     except Exception as error:
-        return Finding("error", "both doors", _told(error))
+        return Finding("error", "both doors", _described(error))
+    what = "all values" if whole else "the first and the last row"
     return Finding("ok", "both doors", f"{what} are the same through both doors")
 
 
@@ -142,9 +135,9 @@ def _opened(about: str, opener: Callable[[], str]) -> Finding:
     try:
         return Finding("ok", about, opener())
     except Exception as error:
-        return Finding("note", about, f"does not open it ({_told(error)})")
+        return Finding("note", about, f"does not open it ({_described(error)})")
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {str(error).strip() or 'without a message'}{notes}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import xarray as xr
 
-from ..formats.registry import FORMATS, format_of_target, target_by_ending, target_names
+from ..dataset.entries import plan_entries
+from ..formats.registry import FORMATS, format_of_target, is_url, target_by_ending, target_names
 
 
 def target_kind(path: str, to: str | None) -> str:
@@ -24,13 +25,10 @@ def target_kind(path: str, to: str | None) -> str:
     ValueError
         Where neither says it.
     """
-    kinds = target_names()
+    kinds, found = target_names(), target_by_ending(path)
     if to is not None and to not in kinds:
         raise ValueError(f"to: expected one of {list(kinds)}, got {to!r}")
-    found = target_by_ending(path)
-    if to == "zarr" and found == "zip":
-        return "zip"
-    chosen = next((kind for kind in kinds if kind == to), found)
+    chosen = "zip" if to == "zarr" and found == "zip" else to or found
     if chosen is None:
         endings = [ending for each in FORMATS for names in each.targets.values() for ending in names]
         raise ValueError(
@@ -47,10 +45,12 @@ def convert(
     to: str | None = None,
     layout: str = "tensordict",
     chunks: Mapping[str, int] | None = None,
+    unbatched: Literal["keep", "drop"] = "keep",
+    exclude: Iterable[str] = (),
     overwrite: bool = False,
     progress: bool = False,
     **engine_keywords: Any,
-) -> None:
+) -> list[str]:
     """Convert a store, without ever holding a large variable in memory.
 
     Parameters
@@ -65,24 +65,48 @@ def convert(
         "tensordict" or "xarray", for zarr and HDF5: for whom bare arrays are arranged.
     chunks
         Chunk sizes by dim, for zarr and HDF5; by default those that suit reading rows for training.
+    unbatched
+        Whether variables that have no batch dim are written too.
+    exclude
+        Names of variables or groups to leave out.
     overwrite
         Replace what is there; else it is refused.
     progress
         Show a progress bar.
 
+    Returns
+    -------
+    list of str
+        The variables that ``unbatched="drop"`` left out.
+
     Raises
     ------
     FileExistsError
         For a target that is there, without `overwrite`.
+    ValueError
+        For names in `exclude` that are not there.
     """
     kind = target_kind(target, to)
-    mode = "w" if overwrite else "w-"
-    if not overwrite and "://" not in target and os.path.exists(target):
+    if not overwrite and not is_url(target) and os.path.exists(target):
         raise FileExistsError(f"{target} is there already; choose another target, or say --overwrite")
-    opened: Any = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
-    if opened.encoding.get("xarray_tensordict", {}).get("hidden_groups"):
-        opened.close()
-        opened = xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)
+    opened, dropped = _open(source, engine_keywords), []
+    if exclude or unbatched == "drop":
+        with opened:
+            flat = opened if isinstance(opened, xr.Dataset) else opened.td.to_dataset()
+            plan = plan_entries(flat, flat.td.infer(), exclude=exclude)
+        dropped = [entry.name for entry in plan.unbatched if unbatched == "drop"]
+        left_out = [*engine_keywords.pop("drop_variables", ()), *exclude, *dropped]
+        opened = _open(source, {**engine_keywords, "drop_variables": left_out})
     with opened:
-        options: dict[str, Any] = {"mode": mode, "layout": layout, "chunks": chunks, "progress": progress}
-        format_of_target(kind).write(opened, target, **options)
+        options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}
+        format_of_target(kind).write(opened, target, progress=progress, **options)
+    return dropped
+
+
+def _open(source: Any, engine_keywords: Mapping[str, Any]) -> Any:
+    """A Dataset, or a DataTree where a flat one does not show all groups."""
+    opened = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
+    if not opened.encoding.get("xarray_tensordict", {}).get("hidden_groups"):
+        return opened
+    opened.close()
+    return xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)

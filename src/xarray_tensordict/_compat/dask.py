@@ -1,4 +1,4 @@
-"""Numpy arrays from those of dask, each allocated once where that is possible."""
+"""What this package needs of dask beyond its public interface: graphs, schedulers, the chunks it would choose."""
 
 from __future__ import annotations
 
@@ -68,3 +68,27 @@ def _is_joined(array: Any) -> bool:
     """Whether dask joins several numpy chunks of known sizes and of plain numbers."""
     several = array.npartitions > 1 and type(array._meta) is np.ndarray and array.dtype.kind in "biufcmM"
     return several and not math.isnan(math.prod(array.shape))
+
+
+_BLOCKS = 8
+"""Of fewer blocks one needs a large part of the tasks anyway."""
+_TASKS = 200_000
+"""Larger graphs are not looked at: it would take longer than a second."""
+
+
+def share_of_last_block(array: Any) -> float:
+    """Which part of the tasks of an array its last block along the first axis needs; 0 where that is not looked at."""
+    from dask.core import flatten
+
+    graph = array.__dask_graph__()
+    if array.numblocks[0] < _BLOCKS or not 0 < len(graph) <= _TASKS:
+        return 0.0
+    last = array.blocks[-1]
+    return len(last.__dask_graph__().cull(set(flatten(last.__dask_keys__())))) / len(graph)
+
+
+def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """The chunks along the first axis that dask chooses for an array whose other axes stay whole."""
+    normalize: Any = dask.array.core.normalize_chunks
+    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, dtype=dtype)[0]
+    return rows

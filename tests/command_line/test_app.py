@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from tensordict import TensorDict
 
 import xarray_tensordict
-from xarray_tensordict.cli.app import main
+from xarray_tensordict.command_line.app import main
 from xarray_tensordict.testing import assert_same_tensordict
 
 
@@ -63,7 +63,7 @@ def test_it_runs_as_a_program_and_as_a_module(buffer):
 
 
 def test_help_needs_neither_torch_nor_xarray():
-    code = "import sys, xarray_tensordict.cli.app; print(sorted({'torch', 'tensordict', 'rich'} & set(sys.modules)))"
+    code = "import sys, xarray_tensordict.command_line.app; print(sorted({'torch', 'tensordict', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -200,3 +200,60 @@ def test_check_warns_of_stale_metadata_and_strict_makes_that_a_failure(buffer):
 @pytest.mark.parametrize(("option", "value"), [("--chunk", "time"), ("--storage-options", "{"), ("--to", "csv")])
 def test_options_that_cannot_be_read_are_usage_errors(buffer, tmp_path, option, value):
     assert option in run("convert", str(buffer), str(tmp_path / "o.zarr"), option, value, code=2).output
+
+
+@pytest.fixture
+def weather(tmp_path):
+    """Variables with and without the batch dim, at the root and in a group."""
+    variables = {
+        "t2m": (("time", "lat"), np.arange(24.0).reshape(8, 3)),
+        "mask": ("lat", [True, False, True]),
+        "mean": ("lat", np.ones(3)),
+        "station": ("lat", np.array([b"A", b"BB", b"CCC"])),
+        "code": ("time", np.array([b"x", b"yy"] * 4)),
+        "height": ((), 2.0),
+        "next/t2m": (("time", "lat"), np.ones((8, 3))),
+        "next/scale": ("lat", np.ones(3)),
+    }
+    ds = xr.Dataset(variables, coords={"lat": [10.0, 20.0, 30.0]})
+    ds.td.to_zarr(tmp_path / "weather.zarr")
+    return tmp_path / "weather.zarr"
+
+
+@pytest.mark.parametrize("target", ["out.zarr", "out.zarr.zip", "out.h5", "out.tdz", "mapped"])
+def test_convert_keeps_every_variable_and_its_values(weather, tmp_path, target):
+    run("convert", str(weather), str(tmp_path / target), *(["--to", "memmap"] if target == "mapped" else []))
+    with (
+        xr.open_dataset(weather, engine="tensordict") as expected,
+        xr.open_dataset(tmp_path / target, engine="tensordict") as found,
+    ):
+        assert set(found.variables) == set(expected.variables)
+        for name in expected.variables:
+            assert found[name].dtype == expected[name].dtype, name
+            assert found[name].values.tolist() == expected[name].values.tolist(), name
+
+
+@pytest.mark.parametrize("target", ["out.zarr", "out.h5", "out.tdz"])
+def test_convert_leaves_out_what_it_is_asked_to_and_names_it(weather, tmp_path, target):
+    result = run("convert", str(weather), str(tmp_path / target), "--unbatched", "drop", "--exclude", "code")
+    assert "without " in result.output
+    assert all(name in result.output for name in ("mask", "mean", "station", "height", "lat", "next/scale"))
+    with xr.open_dataset(tmp_path / target, engine="tensordict") as found:
+        assert set(found.variables) == {"t2m", "next/t2m"}
+    run("convert", str(weather), str(tmp_path / target), "--overwrite", "--exclude", "next", "--exclude", "mean")
+    with xr.open_dataset(tmp_path / target, engine="tensordict") as found:
+        assert set(found.variables) == {"t2m", "mask", "station", "code", "height", "lat"}
+
+
+def test_convert_excludes_from_groups_that_a_flat_dataset_does_not_show(demos, tmp_path):
+    run("convert", str(demos), str(tmp_path / "some.zarr"), "--exclude", "data/demo_1", "--exclude", "data/demo_2/obs")
+    tree = xr.open_datatree(tmp_path / "some.zarr", engine="tensordict")
+    assert not any(node.variables for node in tree["data/demo_1"].subtree)
+    assert set(tree["data/demo_2"].variables) == {"actions"}
+    assert tree["data/demo_0/obs/eef"].shape == (4, 3)
+
+
+def test_convert_names_what_cannot_be_excluded(weather, tmp_path):
+    result = run("convert", str(weather), str(tmp_path / "o.zarr"), "--exclude", "mast", code=1)
+    assert "there is no variable or group 'mast'" in result.output
+    assert not (tmp_path / "o.zarr").exists()
