@@ -110,7 +110,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
             text = os.fsdecode(text)
         if "://" in text and not text.startswith("file://"):
             return ZarrTarget("store", description, None, text, prefix, storage_options)
-        path = Path(os.path.expanduser(text.removeprefix("file://")))
+        path = Path(os.path.abspath(os.path.expanduser(text.removeprefix("file://"))))
         kind: Literal["folder", "zip"] = "zip" if path.suffix == ".zip" or path.is_file() else "folder"
         return ZarrTarget(kind, description, path, str(path), prefix)
     if isinstance(store, Store):
