@@ -54,8 +54,6 @@ from .record import read_record, set_record_if_needed, with_record
 from .restoring import claim_nested_coordinates, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
-"""Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
-
 
 @dataclass(frozen=True)
 class OpenOptions:

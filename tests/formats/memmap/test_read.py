@@ -485,7 +485,7 @@ def test_metadata_that_is_not_of_tensordict(path, text, message):
 def test_a_folder_that_is_nothing(path):
     path.mkdir()
     with pytest.raises(
-        ValueError, match=r"expected a zarr store .*, a memory-mapped tensordict .*found a folder with nothing"
+        ValueError, match=r"expected a zarr store .* a memory-mapped tensordict \(.*, found a folder with nothing"
     ):
         xr.open_dataset(path, engine="tensordict")
     TensorDict({"x": torch.zeros(3), "n": {"y": torch.zeros(3)}}, [3]).memmap(path)
@@ -782,7 +782,7 @@ def test_what_torchrl_refuses_to_dump_is_no_checkpoint(path, buffers):
     rb.extend(transitions(4))
     with pytest.raises(NotImplementedError):
         dump(rb, path)
-    with pytest.raises(ValueError, match=r"expected a zarr store .*, a memory-mapped tensordict"):
+    with pytest.raises(ValueError, match=r"expected a zarr store .* a memory-mapped tensordict"):
         xr.open_dataset(path, engine="tensordict")
 
 
