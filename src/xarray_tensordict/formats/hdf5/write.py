@@ -37,7 +37,7 @@ from ..zarr.write import read_now
 from .append import append_rows, check_rows
 from .attrs import jsonable, netcdf_attrs, stored_attribute, write_attrs
 from .file import check_not_written
-from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, written_beside, written_to
+from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, text_size, written_beside, written_to
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
@@ -351,7 +351,7 @@ def _write_scalar(output: Hdf5Output, node: h5py.Group, name: str, stored: Store
     if not isinstance(value, str) or "\0" in value:
         _write_json(output, node, name, to_json(value, name), stored.variable.attrs, stored.record)
         return
-    output.room(4 * len(value))
+    output.room(text_size(value))
     dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
     dataset.attrs[STR_ATTR] = True
     write_attrs(dataset, stored.variable.attrs, stored.record)
@@ -365,7 +365,7 @@ def _write_json(
     attrs: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> None:
-    output.room(4 * len(text))
+    output.room(text_size(text))
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
     dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
     write_attrs(dataset, attrs or {}, record or {})
