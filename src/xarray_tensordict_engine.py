@@ -37,7 +37,7 @@ _OF_STORE = (
 class TensorDictBackendEntrypoint(BackendEntrypoint):
     """Open stores that tensordict, xarray or anybody else wrote, with the batch found.
 
-    Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders, ``.tdz`` archives and consolidated files),
+    Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders and ``.tdz`` archives),
     and checkpoints of replay buffers of torchrl (rows in the order of the storage, also where it has wrapped around).
 
     Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:
@@ -200,11 +200,13 @@ def _open(
 ) -> Any:
     """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
-    from xarray_tensordict.collection import without_collection
     from xarray_tensordict.dataset.open import OpenOptions
     from xarray_tensordict.formats.registry import open_store
+    from xarray_tensordict.quiet import without_collection
 
-    store = open_store(source, **{name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None})
+    of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}
+    store = open_store(source, **of_store)
+    parent, _, name = (arguments.get("group") or "").strip("/").rpartition("/")
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
         group=arguments.get("group"),
@@ -213,6 +215,7 @@ def _open(
         dims=arguments.get("dims"),
         drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
+        above=partial(open_store, source, **{**of_store, "group": parent or None}) if name else None,
     )
     try:
         with without_collection():

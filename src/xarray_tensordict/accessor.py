@@ -120,7 +120,7 @@ class DatasetAccessor(LoadingMethods):
         """
         from .dataset.episode_tables import label_table, table_of_dataset
 
-        return label_table(table_of_dataset(self._ds, index, by), dim, index, step)
+        return label_table(table_of_dataset(self._ds, dim, index, by), dim, index, step)
 
     @property
     def batched(self) -> xr.Dataset:
@@ -352,8 +352,8 @@ class DatasetAccessor(LoadingMethods):
             None replaces the group `group`, by default the root and so the file, and leaves other groups as they are. "w"
             replaces the file, "w-" and "x" refuse an existing file, "a" adds variables and groups to it. All of these write
             beside the file and rename, so it may be the one that `ds` reads from. A file of another kind is never replaced.
-        group
-            The group that becomes the root.
+        group, progress
+            As in :meth:`to_zarr`.
         append_dim
             Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The file is changed
             in place. Where that fails the rows that were there stay, and nobody else may have the file open. Variables
@@ -368,8 +368,6 @@ class DatasetAccessor(LoadingMethods):
         compute
             False: check everything now, and return a dask ``Delayed`` that writes the file. Not with a cluster: blocks are
             computed on any scheduler, and written by this process, one by one.
-        progress
-            Show a bar (of tqdm where it is installed, else of dask).
 
         Returns
         -------
@@ -417,7 +415,7 @@ class DatasetAccessor(LoadingMethods):
         batch_dims: BatchDims | None = None,
         *,
         coords: bool | Iterable[str] = True,
-        unbatched: Literal["drop", "expand", "raise"] = "drop",
+        unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
         exclude: Iterable[str] = (),
         mode: Literal["w", "w-"] = "w",
         compute: bool = True,
@@ -434,24 +432,20 @@ class DatasetAccessor(LoadingMethods):
             A folder. It is written beside and renamed: a memory-mapped tensordict that is there is replaced when all is
             written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
             ``.tdz`` gives an archive.
-        batch_dims
-            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
-        coords
-            Whether coordinates become entries, or the names of those that do.
+        batch_dims, coords, exclude
+            As in :meth:`to_tensordict`.
         unbatched
-            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out,
-            "expand" writes them once for each element of the batch, "raise" raises. tensordict cannot memory-map
-            unbatched tensors; ``to_zarr`` and ``to_h5`` keep them.
-        exclude
-            Names of variables or of groups to leave out.
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
+            entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
+            "expand" writes them once for each element of the batch, "raise" raises.
         mode
             "w" replaces what is there, "w-" refuses it.
         compute
-            False: check everything, make a hidden folder beside with the metadata and what dask does not hold, and
+            False: check everything, make a hidden folder beside with the metadata and what is small or in memory, and
             return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
             it failed; until then the target is as it was. If it is never computed, delete ``.<name>.<number>.tmp``.
         progress
-            Show dask's progress bar.
+            As in :meth:`to_zarr`.
 
         Returns
         -------

@@ -1,14 +1,25 @@
-"""What the batch of well-known kinds of datasets is: the table of ``inference_rows.py``, and laws over all its rows."""
+"""What the batch of well-known kinds of datasets is: the tables of ``tests/support``, and laws over all their rows."""
 
+import ast
 import random
+import re
 from dataclasses import replace
 
 import pytest
 
-from inference_rows import ROWS, Row, coord, grid, key_of, named, raw, time, var
+import inference_practice
+import inference_rows
+from inference_rows import Row, coord, grid, key_of, named, raw, time, var
+from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
 from xarray_tensordict.core.model import RecordedBatch
 
+ROWS = [
+    *inference_rows.ROWS,
+    *inference_practice.FAULTS,
+    *inference_practice.PRACTICE,
+    *inference_practice.GUARDS,
+]
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
 
@@ -38,6 +49,12 @@ def test_classes(row: Row):
     assert set(found.classes) == {info.key for info in row.arrays}
     assert set(found.keys("unbatched")) - either == keys(row.unbatched), row.why
     assert set(found.keys("partial")) - either == keys(row.partial), row.why
+
+
+@pytest.mark.parametrize("store", STORES, ids=[store.name for store in STORES])
+def test_the_batch_of_a_real_store(store: Described):
+    found = infer_batch(store.arrays, recorded=store.recorded, group_attrs=store.group_attrs)
+    assert list(found.batch_size) in store.answers, found.reason
 
 
 @EACH
@@ -85,6 +102,55 @@ def test_a_sparse_matrix_is_known_by_its_three_arrays():
     found = infer_batch([*triple, raw("obs/n", 30)])
     assert found.batch_size == (30,)
     assert set(found.keys("unbatched")) == {info.key for info in triple}
+
+
+def described(stores):
+    return [
+        *[(row.name, row.arrays, {}, row.group_attrs) for row in stores if isinstance(row, Row)],
+        *[
+            (store.name, store.arrays, store.recorded, store.group_attrs)
+            for store in stores
+            if isinstance(store, Described)
+        ],
+    ]
+
+
+EVERY = pytest.mark.parametrize(
+    ("arrays", "recorded", "group_attrs"),
+    [pytest.param(*rest, id=name) for name, *rest in described([*ROWS, *STORES])],
+)
+
+
+@EVERY
+def test_the_batch_that_is_found_can_be_given(arrays, recorded, group_attrs):
+    """By count, by its names, and under new names where its axes have none."""
+    found = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs)
+    for count in range(len(found.batch_size) + 1):
+        given = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs, given=count)
+        assert given.batch_size == found.batch_size[:count]
+        assert given.batch_dims == found.batch_dims[:count]
+    names = [dim or f"axis_number_{axis}" for axis, dim in enumerate(found.batch_dims)]
+    if not names or len(set(names)) < len(names):
+        return
+    named = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs, given=names)
+    assert named.batch_size == found.batch_size
+    assert list(named.batch_dims) == names
+    assert named.evidence == "given"
+    if None not in found.batch_dims:
+        assert named.classes == found.classes
+
+
+@EVERY
+def test_what_the_evidence_says_to_pass_can_be_passed(arrays, recorded, group_attrs):
+    found = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs)
+    root = found.groups[()]
+    for sentence in (root.reason, *root.notes):
+        for advice in re.findall(r"pass batch_dims=(\d+|'[^']*'|\[[^\]]*\])", sentence):
+            wanted = ast.literal_eval(advice)
+            given = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs, given=wanted)
+            assert given.batch_size, sentence
+            if isinstance(wanted, int):
+                assert len(given.batch_size) == wanted
 
 
 # --- given (rule 1) ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from xarray.backends.common import BackendArray
+from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
 
 _NEEDED = (
@@ -27,9 +28,9 @@ _FRESH = frozenset(
     {
         "xarray.backends.zarr",
         "xarray_tensordict.formats.hdf5.arrays",
-        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
-        "xarray_tensordict.formats.zarr.guard",
+        "xarray_tensordict.formats.zarr.local",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
@@ -38,6 +39,30 @@ if _MISSING:
         f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
         f"install a version of xarray that its dependencies allow"
     )
+
+
+def data_of(variable: xr.Variable) -> Any:
+    """What a variable holds, lazy or not; ``variable.data`` reads what is lazy."""
+    return variable._data
+
+
+def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.Variable:
+    """The variable that xarray makes of an array of zarr, which need not be in the group of `store`.
+
+    Parameters
+    ----------
+    store
+        Of the group that the array is in.
+    array
+        With dimension names.
+    mask
+        Whether the fill value stands for missing values.
+    """
+    private: Any = store
+    private._use_zarr_fill_value_as_mask = mask
+    private._cache_members, private._members = True, {name: array}
+    variable: xr.Variable = private.open_store_variable(name)
+    return variable
 
 
 def past_cache(variable: xr.Variable) -> xr.Variable:
@@ -54,6 +79,12 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
     bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
     bare.encoding = variable.encoding
     return bare
+
+
+def positional(variable: xr.Variable) -> xr.Variable:
+    """The same variable past xarray's cache, its axes called by their position, since names may repeat."""
+    dims = [f"axis_{axis}" for axis in range(variable.ndim)]
+    return xr.Variable(dims, past_cache(variable)._data, fastpath=True)
 
 
 def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:

@@ -7,8 +7,10 @@ knows neither zarr nor h5py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,13 +29,20 @@ class LeftOut:
         The path of the member.
     reason
         What it is and what to do about it, as the end of the sentence "'a/b' is left out: ...".
+    attribute
+        The name of the attribute of that member that is left out; None where the member itself is.
+    warns
+        False for what nobody misses: it is listed, and the opening does not warn of it.
     """
 
     key: Key
     reason: str
+    attribute: str | None = None
+    warns: bool = True
 
     def __str__(self) -> str:
-        return f"{'/'.join(self.key) or '/'!r}: {self.reason}"
+        path = repr("/".join(self.key) or "/")
+        return f"{path if self.attribute is None else f'attribute {self.attribute!r} of {path}'}: {self.reason}"
 
 
 @dataclass
@@ -99,13 +108,15 @@ class StoredArray:
 class RecordedBatch:
     """The batch that a store records for a group: sizes, and names where it has any.
 
-    ``sizes`` is None where only names are recorded; ``in_front`` are the dims that stood in front of them then, so that
-    only dims that came later are taken for new batch dims.
+    ``sizes`` is None where only names are recorded. ``in_front`` are the other dims that were there then and could stand in
+    front of them, so that only dims that came later are taken for new batch dims. ``axes`` are the dims that some variables
+    had then, so that a renamed dim can be followed.
     """
 
     sizes: tuple[int, ...] | None
     names: tuple[str | None, ...] | None
     in_front: frozenset[str] = field(default=frozenset(), repr=False)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -134,10 +145,6 @@ class Store(Protocol):
     def description(self) -> str:
         """How messages call the store: its path or URL, or the repr of what was given."""
 
-    @property
-    def has_tensordict_marker(self) -> bool:
-        """Whether tensordict (or this package) wrote ``__tensordict__`` on the root group."""
-
     def group(self, key: Key = ()) -> StoredGroup:
         """The group at `key`, relative to the group that was opened. Raises ``KeyError`` if there is none."""
 
@@ -145,12 +152,40 @@ class Store(Protocol):
         """Close what this package opened; what the caller opened stays open."""
 
 
-def walk(store: Store, key: Key = ()) -> Iterator[StoredGroup]:
-    """Yield the group at `key` and all groups below it, parents first."""
-    group = store.group(key)
+def walk(store: Store) -> Iterator[StoredGroup]:
+    """Yield the groups of a store, parents first; groups that the format keeps for itself are left out of their parents."""
+    yield from _walk(store, store.group())
+
+
+def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:
     yield group
     for name in group.groups:
-        yield from walk(store, (*key, name))
+        key = (*group.key, name)
+        child = None if private_group(name, {}) else store.group(key)
+        what = private_group(name, child.attrs if child else {})
+        if child is not None and what is None:
+            yield from _walk(store, child)
+        else:
+            group.left_out.append(LeftOut(key, f"it is {what}; group={'/'.join(key)!r} opens it", warns=False))
+
+
+def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
+    """Say what a group is that a format keeps for itself, else None.
+
+    MATLAB's ``#refs#`` and ``#subsystem#``, the search indexes of PyTables, and hidden groups.
+
+    Examples
+    --------
+    >>> private_group("_i_table", {})
+    'the search index of a PyTables table'
+    """
+    kind = attrs.get("CLASS")
+    kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+    if name.startswith("_i_") or kind in ("TINDEX", "INDEX"):
+        return "the search index of a PyTables table"
+    if name in {"#refs#", "#subsystem#"}:
+        return "a group that MATLAB keeps for itself"
+    return "a hidden group" if name.startswith(".") else None
 
 
 def group_name(key: Key) -> str:
@@ -208,6 +243,11 @@ class ArrayInfo:
                 f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
             )
 
+    @cached_property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class GroupBatch:
@@ -223,12 +263,15 @@ class GroupBatch:
         The kind of evidence the decision rests on.
     reason
         The same as a sentence, without a full stop.
+    notes
+        More sentences: which arrays disagree, which dim came second and what to pass to get it, who did not vote and why.
     """
 
     dims: tuple[str | None, ...]
     sizes: tuple[int, ...]
     evidence: EvidenceKind
     reason: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

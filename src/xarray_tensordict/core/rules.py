@@ -1,24 +1,19 @@
-"""The rules that find a batch for one group, in their order: given, recorded, named dims, shapes only.
+"""The rules that find the batch of one group from its arrays: named dims, shapes, and what must be left of an array.
 
-Each rule takes a :class:`Ballot`, what one group puts to the vote, and returns a :class:`~.model.GroupBatch` or None
-("this rule has no answer"). Sources: section 6 of the design, rule numbers as there.
+Each rule takes a :class:`Ballot`, what one group puts to the vote. The rules have the numbers of docs/rules/inference.md: 3, 4
+and 5 are here, 1 and 2 (given, recorded) in :mod:`.choices`, 6 (groups) in :mod:`.inference`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
-from typing import Any
 
-from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, RecordedBatch
-from .suggest import there_are
-from .voting import is_time, is_time_name, names_of
-
-Dims = tuple[str | None, ...]
+from .features import MADE_UP, Dims, is_marked, is_time, is_time_name
+from .model import ArrayInfo, EvidenceKind, GroupBatch
+from .voting import NOT_NUMERIC, Silent, did_not_vote, names_of
 
 
 @dataclass(frozen=True)
@@ -28,25 +23,25 @@ class Ballot:
     Attributes
     ----------
     voters
-        The numeric data arrays of the group that vote.
+        The arrays that vote.
+    silent
+        The members that do not vote, each with the reason.
     arrays
         All arrays of the group.
     reach
         The arrays that say what a dim is: those of the group and of the groups above it.
     stops
-        Dims before which a batch stops, each with the reason.
+        The feature dims, each with the reason.
     where
         How messages call the group.
-    spans_groups
-        Whether the voters are those of several groups, because the group has none of its own.
     """
 
     voters: tuple[ArrayInfo, ...]
+    silent: Silent
     arrays: tuple[ArrayInfo, ...]
     reach: tuple[ArrayInfo, ...]
     stops: dict[str, str]
     where: str
-    spans_groups: bool = False
 
     @cached_property
     def holders(self) -> dict[str, list[ArrayInfo]]:
@@ -61,165 +56,239 @@ class Ballot:
     @cached_property
     def unlimited(self) -> frozenset[str | None]:
         """The dims that can grow."""
-        axes = ((info, axis) for info in self.reach for axis in info.unlimited)
-        return frozenset(info.dims[axis] for info, axis in axes if axis < len(info.dims))
+        return frozenset(info.dims[axis] for info in self.reach for axis in info.unlimited)
 
     @cached_property
     def times(self) -> frozenset[str]:
         """The dims whose coordinate is a time."""
         return frozenset(info.key[-1] for info in self.reach if info.dims == (info.key[-1],) and is_time(info))
 
+    @cached_property
+    def contenders(self) -> list[_Contender]:
+        """All dims that are no features, the best first."""
+        return _contenders(self)
 
-@dataclass(frozen=True)
-class _Candidate:
-    dims: tuple[str, ...]
-    sizes: tuple[int, ...]
-    covered: tuple[ArrayInfo, ...]
-    stopped_by: str | None
-    marked: bool = False
+    @cached_property
+    def named(self) -> int:
+        """The numbers of the voters whose first axis has a name."""
+        return elements(info for info in self.voters if info.dims[0] is not None)
+
+    @cached_property
+    def rivals_of_time(self) -> tuple[int, int]:
+        """The highest rank of the voters that are not led by a feature dim, and their numbers."""
+        rivals = [info for info in self.voters if info.dims[0] not in self.stops]
+        return max(len(info.shape) for info in rivals), elements(rivals)
+
+    def is_time_like(self, dim: str) -> bool:
+        """Whether a dim is a time by its plain name or by its coordinate."""
+        return is_time_name(dim) or dim in self.times
+
+    def is_preferred(self, dim: str) -> bool:
+        """Whether something but the number of elements speaks for a dim."""
+        return is_marked(dim) or dim in self.unlimited or self.is_time_like(dim)
 
 
-def no_batch(reason: str) -> GroupBatch:
+def no_batch(reason: str, notes: Iterable[str] = ()) -> GroupBatch:
     """The answer "nothing is shared", with what was looked at."""
-    return GroupBatch((), (), "none", reason)
+    return GroupBatch((), (), "none", reason, tuple(notes))
 
 
-def is_made_up(dim: str) -> bool:
-    """Whether the engine made the name of a feature axis up: ``dim_3``, ``dim_3_1``."""
-    head, _, number = dim.rsplit(".", 1)[-1].partition("_")
-    return head == "dim" and number.replace("_", "").isdigit()
+def with_notes(batch: GroupBatch, notes: Iterable[str]) -> GroupBatch:
+    """The same decision with more sentences behind those it has."""
+    return replace(batch, notes=(*batch.notes, *notes))
 
 
-def is_marked(dim: str | None) -> bool:
-    """Whether the engine itself named this dim as a batch axis (``batch_0``, ``data.demo_0.batch_0``)."""
-    if dim is None:
-        return False
-    head, _, number = dim.rsplit(".", 1)[-1].partition("_")
-    return head == "batch" and number.partition("_")[0].isdigit()
+def find_batch(ballot: Ballot) -> GroupBatch:
+    """Rules 3, 4, 5 and 7: the batch of the arrays of one group, with its evidence."""
+    found = by_named_dims(ballot)
+    if found is None and any(info.dims[0] is None for info in ballot.voters):
+        found = by_shape(ballot)
+    found = found or no_batch(_why_not(ballot), _hidden_dim(ballot))
+    return with_notes(found, did_not_vote(ballot.silent))
+
+
+def elements(arrays: Iterable[ArrayInfo]) -> int:
+    """How many numbers arrays hold together."""
+    return sum(info.size for info in arrays)
 
 
 # -- rule 3: named dims ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Contender:
+    """A dim that could be the first of the batch: the voters it leads, those that have it elsewhere, and why it is none."""
+
+    dim: str
+    leads: tuple[ArrayInfo, ...]
+    elsewhere: tuple[ArrayInfo, ...]
+    lost: str
+
+
 def by_named_dims(ballot: Ballot) -> GroupBatch | None:
-    """Rule 3: the leading dims that every voter starts with or does without."""
-    named = [info for info in ballot.voters if info.dims[0] is not None]
-    if not named:
-        return None
-    rank = max(len(info.shape) for info in ballot.voters)
-    # arrays of the same dims give the same candidates: ask one of each
-    highest = {info.dims: info for info in named if len(info.shape) == rank}
-    candidates = {candidate.dims: candidate for info in highest.values() for candidate in _prefixes(info, ballot)}
-    best = min(candidates.values(), key=lambda candidate: _preference(candidate, ballot), default=None)
-    if best is None or not (_is_preferred(best, ballot) or 2 * _elements(best.covered) > _elements(ballot.voters)):
-        best = _overruling(ballot, {candidate.dims[0] for candidate in candidates.values()}) or best
+    """Rule 3: the dim that leads the main arrays, then each further dim that all of them go on with."""
+    contenders = ballot.contenders
+    best = next((each for each in contenders if not each.lost), None)
     if best is None:
-        if all(info.dims[0] is not None for info in ballot.voters):
-            return no_batch(_why_not(ballot))
         return None
-    return _cut_to_first_axis(best, ballot)
+    unnamed = [info for info in ballot.voters if info.dims[0] is None]
+    if not ballot.is_preferred(best.dim) and 2 * elements(unnamed) > elements(ballot.voters):
+        shared = by_shape(ballot)
+        if shared is not None:
+            return shared
+    return _grown(best, contenders, ballot)
 
 
-def _prefixes(info: ArrayInfo, ballot: Ballot, overruled: Collection[Key] = ()) -> list[_Candidate]:
-    """All leading prefixes of the dims of `info` that every voter (but those overruled) starts with or has no dim of."""
+def _contenders(ballot: Ballot) -> list[_Contender]:
     found = []
-    for length in range(1, len(info.shape) + 1):
-        last = info.dims[length - 1]
-        if last is None or info.dims.count(last) > 1 or last in ballot.stops:
-            break
-        prefix = tuple(str(dim) for dim in info.dims[:length])
-        # only those that have a dim of the prefix can disagree: many arrays may have dims of their own
-        holders = (voter for dim in prefix for voter in ballot.holders[dim])
-        if not all(voter.dims[:length] == prefix for voter in holders if voter.key not in overruled):
-            continue
-        covered = tuple(voter for voter in ballot.holders[prefix[0]] if voter.dims[:length] == prefix)
-        marked = all(is_marked(dim) for dim in prefix)
-        found.append(_Candidate(prefix, info.shape[:length], covered, _stop_after(info, length, ballot), marked))
-    return found
+    for dim in ballot.holders:
+        if dim not in ballot.stops:
+            leads = tuple(info for info in ballot.holders[dim] if info.dims[0] == dim)
+            elsewhere = tuple(info for info in ballot.holders[dim] if info.dims[0] != dim)
+            found.append(_Contender(dim, leads, elsewhere, _why_not_first(dim, leads, elsewhere, ballot)))
+    return sorted(found, key=lambda each: _preference(each, ballot))
 
 
-def _elements(arrays: Sequence[ArrayInfo]) -> int:
-    return sum(math.prod(info.shape) for info in arrays)
+def _why_not_first(dim: str, leads: Sequence[ArrayInfo], elsewhere: Sequence[ArrayInfo], ballot: Ballot) -> str:
+    """Why a dim cannot be the first of the batch, as the end of "'time' is not taken: ..."; "" where it can."""
+    if not leads:
+        return f"it is not the first dim of {_names(elsewhere)}"
+    if elsewhere and elements(leads) <= elements(elsewhere):
+        return f"it is not the first dim of {_names(elsewhere)}, with as many numbers or more"
+    if not ballot.is_preferred(dim):
+        return "" if 2 * elements(leads) >= ballot.named else "it leads less than half of the numbers"
+    # a land mask, tie points or a mask of three dims have no say against a time
+    rank, numbers = ballot.rivals_of_time
+    is_main = any(len(info.shape) == rank for info in leads) or 2 * elements(leads) > numbers
+    return "" if is_main else "it leads no array of the highest rank, nor most of the numbers"
 
 
-def _is_preferred(candidate: _Candidate, ballot: Ballot) -> bool:
-    """Whether something but the number of elements speaks for a candidate."""
-    first = candidate.dims[0]
-    return candidate.marked or first in ballot.unlimited or _is_time_like(first, ballot)
+_PREFERRED = ("is a batch axis by its name", "can grow", "is a time", "leads more numbers", "comes first by name")
 
 
-def _is_time_like(dim: str, ballot: Ballot) -> bool:
-    """Whether a dim is a time by its plain name or by its coordinate."""
-    return is_time_name(dim) or dim in ballot.times
-
-
-def _overruling(ballot: Ballot, not_vetoed: Collection[str]) -> _Candidate | None:
-    """A minority cannot veto: the first dim of the arrays that hold more than half of the elements.
-
-    Asked only where the strict rule explains no such majority (Argo: two arrays over (N_HISTORY, N_PROF) stand against
-    all that lead with N_PROF).
-    """
-    firsts = {str(info.dims[0]) for info in ballot.voters if info.dims[0] is not None}
-    total = _elements(ballot.voters)
-    for first in sorted(firsts.difference(not_vetoed)):
-        covered = tuple(info for info in ballot.holders[first] if info.dims[0] == first)
-        if len(covered) > 1 and 2 * _elements(covered) > total:
-            others = [info.key for info in ballot.voters if info.dims[0] != first]
-            longest = [found for info in covered for found in _prefixes(info, ballot, others)[-1:]]
-            return min(longest, key=lambda found: _preference(found, ballot), default=None)
-    return None
-
-
-def _stop_after(info: ArrayInfo, length: int, ballot: Ballot) -> str | None:
-    if length == len(info.shape):
-        return None
-    following = info.dims[length]
-    if following is None:
-        return "the next axis has no name"
-    if info.dims.count(following) > 1:
-        return f"{following!r} stands twice in {'/'.join(info.key)!r}"
-    if following in ballot.stops and not is_made_up(following):
-        return f"{following!r} is {ballot.stops[following]}"
-    return None
-
-
-def _preference(candidate: _Candidate, ballot: Ballot) -> tuple[object, ...]:
-    """Sort key, best first: marked, unlimited, time-like, more elements, longer, by name."""
-    first = candidate.dims[0]
+def _preference(contender: _Contender, ballot: Ballot) -> tuple[object, ...]:
+    """Sort key, best first, as `_PREFERRED` says."""
+    dim = contender.dim
     return (
-        not candidate.marked,
-        first not in ballot.unlimited,
-        not _is_time_like(first, ballot),
-        -_elements(candidate.covered),
-        -len(candidate.dims),
-        candidate.dims,
+        not is_marked(dim),
+        dim not in ballot.unlimited,
+        not ballot.is_time_like(dim),
+        -elements(contender.leads),
+        dim,
     )
 
 
-def _cut_to_first_axis(best: _Candidate, ballot: Ballot) -> GroupBatch:
-    """Rule 5, then the sentence."""
-    dims, sizes, stop = best.dims, best.sizes, best.stopped_by
-    if len(dims) > 1 and not best.marked and all(len(info.shape) == len(dims) for info in best.covered):
-        stop = f"{dims[1]!r} is taken as features, since nothing would be left of {names_of([i.key for i in best.covered])}"
-        dims, sizes = dims[:1], sizes[:1]
+def _grown(best: _Contender, contenders: Sequence[_Contender], ballot: Ballot) -> GroupBatch:
+    """The first dim, then each next dim that the arrays it leads agree on; rule 5; then the sentences."""
+    covered: tuple[ArrayInfo, ...] = best.leads
+    dims: tuple[str, ...] = (best.dim,)
+    stop: str | None = None
+    while stop is None:
+        covered, dims, stop = _one_further(covered, dims, ballot)
+    marked = all(is_marked(dim) for dim in dims)
+    if len(dims) > 1 and not marked and all(len(info.shape) == len(dims) for info in covered):
+        stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {_pass(dims)} to take it"
+        covered, dims = best.leads, dims[:1]
     evidence: EvidenceKind = "shared named dims"
-    lead = "leads" if len(dims) == 1 else "lead"
     what = " and ".join(repr(dim) for dim in dims)
     if dims[0] in ballot.unlimited:
         evidence, what = "unlimited dim", f"the unlimited dim {what}" if len(dims) == 1 else what
-    counted = f"{len(best.covered)} of {len(ballot.voters)} numeric data arrays"
-    reason = f"{what} {lead} {counted} ({names_of([info.key for info in best.covered])})"
-    return GroupBatch(dims, sizes, evidence, f"{reason}; {stop}" if stop else reason)
+    verb = "leads" if len(dims) == 1 else "lead"
+    reason = f"{what} {verb} {len(covered)} of {len(ballot.voters)} numeric data arrays ({_names(covered)})"
+    notes = [_disagree(best), _second(best, contenders, dims, ballot)]
+    sizes = covered[0].shape[: len(dims)]
+    return GroupBatch(
+        dims, sizes, evidence, f"{reason}; {stop}" if stop else reason, tuple(note for note in notes if note)
+    )
+
+
+def _one_further(
+    covered: tuple[ArrayInfo, ...], dims: tuple[str, ...], ballot: Ballot
+) -> tuple[tuple[ArrayInfo, ...], tuple[str, ...], str | None]:
+    """One more dim for the batch, or why there is none: "" where nothing needs to be said of it."""
+    length = len(dims)
+    longer = [info for info in covered if len(info.shape) > length]
+    following = list(dict.fromkeys(info.dims[length] for info in longer))
+    further = [dim for dim in following if dim is not None and dim not in ballot.stops]
+    if not further:
+        return covered, dims, _why_stopped(following, ballot)
+    if len(further) > 1:
+        most = max(further, key=lambda dim: (elements(ballot.holders[dim]), dim))
+        go_on = f"the arrays go on with {' or '.join(map(repr, further[:4]))}"
+        return covered, dims, f"{go_on}; {_pass((*dims, most))} to take {most!r} as well"
+    dim = further[0]
+    on = tuple(info for info in longer if info.dims[length] == dim)
+    behind = {name for info in on for name in info.dims[length + 1 :]} & set(ballot.stops)
+    keys = {info.key for info in on}
+    apart = [info for info in ballot.holders[dim] if info.key not in keys]
+    # a static field: what is left of it is space that stands behind the dim elsewhere (a mask for each member)
+    without = [
+        info
+        for info in covered
+        if info not in on and not (info.dims[length:] and behind.issuperset(info.dims[length:]))
+    ]
+    if apart or without:
+        why = f"it is elsewhere in {_names(apart)}" if apart else f"it is not in {_names(without)}"
+        return covered, dims, f"{dim!r} is not taken as well: {why}; {_pass((*dims, dim))} to take it"
+    return on, (*dims, dim), None
+
+
+def _why_stopped(following: Sequence[str | None], ballot: Ballot) -> str:
+    first = next((dim for dim in following if dim is not None), None)
+    if first is None:
+        return "the next axis has no name" if following else ""
+    return "" if ballot.stops[first] == MADE_UP else f"{first!r} is {ballot.stops[first]}"
+
+
+def _names(arrays: Iterable[ArrayInfo]) -> str:
+    return names_of([info.key for info in arrays])
+
+
+def _pass(dims: Sequence[str]) -> str:
+    return f"pass batch_dims={dims[0]!r}" if len(dims) == 1 else f"pass batch_dims={list(dims)}"
+
+
+def _disagree(best: _Contender) -> str:
+    if not best.elsewhere:
+        return ""
+    return f"{_names(best.elsewhere)} with {best.dim!r} elsewhere hold fewer numbers, so they do not count against it"
+
+
+def _second(best: _Contender, contenders: Sequence[_Contender], dims: Sequence[str], ballot: Ballot) -> str:
+    """The dim that came second, why it lost, and what to pass to get it."""
+    others = [each for each in contenders if each.dim not in dims and each.leads]
+    if not others:
+        return ""
+    other = min(others, key=lambda each: bool(each.lost))
+    why = other.lost
+    if not why:
+        keys = _preference(best, ballot), _preference(other, ballot)
+        why = f"{best.dim!r} " + next(why for why, one, two in zip(_PREFERRED, *keys, strict=True) if one != two)
+    return f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {_pass([other.dim])} to take it instead"
+
+
+# -- rule 7: nothing shared --------------------------------------------------------------------------------------------
 
 
 def _why_not(ballot: Ballot) -> str:
-    firsts = sorted({str(info.dims[0]) for info in ballot.voters})
-    if all(is_made_up(dim) for dim in firsts):
-        return "the arrays share no leading size, and no dim has a name"
-    stopped = [f"{dim!r} is {ballot.stops[dim]}" for dim in firsts if dim in ballot.stops and not is_made_up(dim)]
-    if stopped:
+    firsts = dict.fromkeys(info.dims[0] for info in ballot.voters)
+    names = sorted(dim for dim in firsts if dim is not None and ballot.stops.get(dim) != MADE_UP)
+    if not names:
+        return "the arrays share no leading size, and their first axes have no names"
+    stopped = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
+    if len(stopped) == len(firsts):
         return f"no batch dim was found: {'; '.join(stopped)}"
-    return f"no batch dim was found: the arrays lead with {', '.join(map(repr, firsts))} and share none of them"
+    led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(firsts) > 4 else "")
+    return "; ".join([f"no batch dim was found: {led}, and none of them leads the main arrays", *stopped])
+
+
+def _hidden_dim(ballot: Ballot) -> list[str]:
+    """The dim that could be meant, and what to pass to get it: a time behind a feature dim, or what leads most."""
+    contenders = ballot.contenders
+    if not contenders:
+        return []
+    best = max(contenders, key=lambda each: (ballot.is_preferred(each.dim), elements(ballot.holders[each.dim])))
+    return [f"{best.dim!r} is not taken: {best.lost}; {_pass([best.dim])} to take it"]
 
 
 # -- rule 4: shapes only -----------------------------------------------------------------------------------------------
@@ -228,265 +297,57 @@ def _why_not(ballot: Ballot) -> str:
 def by_shape(ballot: Ballot, *, at_most: int | None = None) -> GroupBatch | None:
     """Rule 4: the leading sizes that all numeric arrays share, or that those with most of the elements share."""
     voters = ballot.voters
-    if not voters:
-        return None
-    prefix = _shared_prefix([info.shape for info in voters])
+    prefix = _shared_prefix(voters)
     if prefix:
-        count = f"all {len(voters)} numeric arrays share" if len(voters) > 1 else f"{names_of([voters[0].key])} has"
-        return _from_shape(prefix, voters, count, at_most)
+        who = f"all {len(voters)} numeric arrays share" if len(voters) > 1 else f"{_names(voters)} has"
+        return _from_shape(prefix, voters, who, at_most)
     return _by_majority(ballot, at_most)
 
 
 def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
     """A minority cannot veto: the leading size of at least two arrays that hold more than half of the elements."""
-    voting = {info.key for info in ballot.voters}
-    electors = [info for info in ballot.arrays if info.shape and (info.key in voting or info.kind != "numeric")]
-    total = sum(math.prod(info.shape) for info in electors)
-    held: Counter[int] = Counter()
+    counted = set(NOT_NUMERIC.values())
+    electors = [info for info in ballot.arrays if info.shape and ballot.silent.get(info.key[-1]) in counted]
+    if not ballot.voters:
+        # a table of nothing but text, whose axes have no names but those that this package gave them
+        electors = [info for info in electors if info.dims[0] is None or is_marked(info.dims[0])]
+    electors += ballot.voters
+    held: Counter[int] = Counter({0: 0})
     for info in electors:
-        held[info.shape[0]] += math.prod(info.shape)
-    for size, elements in held.items():
-        members = [info for info in electors if info.shape[0] == size]
-        if len(members) >= 2 and 2 * elements > total:
-            voters = [info for info in members if info.key in voting]
-            prefix = _shared_prefix([info.shape for info in voters or members])
-            share = f"{len(members)} of {len(electors)} arrays, with {elements / total:.1%} of the elements, share"
-            return _from_shape(prefix, voters or members, share, at_most)
-    return None
+        held[info.shape[0]] += info.size
+    size, most = max(held.items(), key=lambda item: item[1])
+    members = [info for info in electors if info.shape[0] == size]
+    if len(members) < 2 or 2 * most <= held.total():
+        return None
+    voters = [info for info in ballot.voters if info.shape[0] == size]
+    share = f"{len(members)} of {len(electors)} arrays, with {most / held.total():.1%} of the elements, share"
+    found = _from_shape(_shared_prefix(voters or members), voters or members, share, at_most)
+    others = [info for info in ballot.voters if info.shape[0] != size]
+    return with_notes(found, [f"{_names(others)} lead with other sizes"] if others else [])
 
 
-def _from_shape(prefix: tuple[int, ...], voters: Sequence[ArrayInfo], who: str, at_most: int | None) -> GroupBatch:
+def _from_shape(prefix: tuple[int, ...], arrays: Sequence[ArrayInfo], who: str, at_most: int | None) -> GroupBatch:
     note = ""
     if at_most is not None:
         prefix = prefix[:at_most]
-    elif len(prefix) > 1 and all(len(info.shape) == len(prefix) for info in voters):
-        note = "; the axes behind it are taken as features, since nothing else would be left"
+    elif len(prefix) > 1 and all(len(info.shape) == len(prefix) for info in arrays):
+        note = f"; the axes behind it are taken as features, since nothing else would be left; pass batch_dims={len(prefix)} to take them"
         prefix = prefix[:1]
-    dims = _names_at(voters, len(prefix))
     what = f"the leading size {prefix[0]}" if len(prefix) == 1 else f"the leading sizes {list(prefix)}"
-    return GroupBatch(dims, prefix, "shared shape", f"{who} {what}{note}")
+    return GroupBatch(names_at(arrays, len(prefix)), prefix, "shared shape", f"{who} {what}{note}")
 
 
-def _names_at(arrays: Sequence[ArrayInfo], length: int) -> Dims:
+def names_at(arrays: Sequence[ArrayInfo], length: int) -> Dims:
     """The name of each of the first axes, where an array has one."""
     return tuple(
         next((info.dims[axis] for info in arrays if info.dims[axis] is not None), None) for axis in range(length)
     )
 
 
-def _shared_prefix(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _shared_prefix(arrays: Sequence[ArrayInfo]) -> tuple[int, ...]:
     prefix: list[int] = []
-    for sizes in zip(*shapes, strict=False):
+    for sizes in zip(*(info.shape for info in arrays), strict=False):
         if len(set(sizes)) != 1:
             break
         prefix.append(sizes[0])
     return tuple(prefix)
-
-
-# -- rule 2: recorded --------------------------------------------------------------------------------------------------
-
-
-def by_record(ballot: Ballot, record: RecordedBatch) -> tuple[GroupBatch | None, list[str]]:
-    """Rule 2: what the store records, corrected where the arrays contradict it.
-
-    Returns
-    -------
-    batch
-        None where the record has nothing to say any more.
-    warnings
-        One sentence for each correction.
-    """
-    if record.sizes is None:
-        return _by_recorded_names(ballot, record), []
-    length = len(record.sizes)
-    names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
-    dims = tuple(name or found for name, found in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
-    said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
-    batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
-    candidates = [info for info in ballot.voters if len(info.shape) >= length and not _is_partial(info, record, dims)]
-    # arrays without elements have no vote, and still show that a batch of size zero is true
-    empty = [info for info in ballot.arrays if 0 in info.shape]
-    if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
-        contradicting = [info for info in ballot.voters if _contradicts(info, record, dims)]
-        return batch, [_contradiction(info, record, ballot) for info in contradicting]
-    return _corrected(ballot, record, dims)
-
-
-def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array that a tensordict must have written does not lead with the recorded batch any more."""
-    assert record.sizes is not None
-    if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
-        return False
-    # a partial array has some of the batch dims: only their sizes can be wrong
-    recorded = dict(zip(dims, record.sizes, strict=True))
-    pairs = zip(info.dims, info.shape, strict=True)
-    return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
-
-
-def _is_partial(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array has some of the recorded dims, by name, and not all: it says nothing about the others."""
-    names = set(dims)
-    held = names.intersection(info.dims)
-    return None not in names and bool(held) and held != names and not _contradicts(info, record, dims)
-
-
-def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
-    return (
-        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
-        f"{list(record.sizes or ())}, so it is unbatched; if it is being written, open it again when it is "
-        f"whole, else write it again, or correct "
-        f"the record"
-    )
-
-
-def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
-    leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
-    # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
-    marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
-    return _names_at(marked or leaders, len(sizes)) if leaders else (None,) * len(sizes)
-
-
-def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
-    assert record.sizes is not None
-    found = by_shape(ballot, at_most=len(record.sizes))
-    sizes = found.sizes if found else ()
-    first = next(info for info in ballot.voters if len(info.shape) >= len(record.sizes))
-    warning = (
-        f"{ballot.where}: the recorded batch size {list(record.sizes)} does not fit {'/'.join(first.key)!r} of shape "
-        f"{list(first.shape)}; the batch size is taken from the arrays, {list(sizes)}. Write the store again or "
-        f"annotate it to make the record true"
-    )
-    names = tuple(name or (found.dims[axis] if found else None) for axis, name in enumerate(dims[: len(sizes)]))
-    reason = (
-        f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
-    )
-    return GroupBatch(names, sizes, "recorded", reason), [warning]
-
-
-def _by_recorded_names(ballot: Ballot, record: RecordedBatch) -> GroupBatch | None:
-    """Names that are no longer dims are dropped; dims that are now in front of them are added in front."""
-    names = record.names or ()
-    sizes = _sizes(ballot.arrays)
-    kept = tuple(name for name in names if name is not None and name in sizes)
-    if names and not kept:
-        return None
-    holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
-    front = _dims_in_front(holders, kept, record.in_front, ballot)
-    dims = front + kept
-    reason = f"batch dims {list(names)} are recorded in attrs['tensordict_batch_dims']"
-    if len(kept) < len(names):
-        reason += f"; of them {list(kept)} are still dims"
-    if front:
-        reason += f"; {list(front)} are now in front of them"
-    return GroupBatch(dims, tuple(sizes[dim] for dim in dims), "recorded", reason)
-
-
-def _dims_in_front(
-    holders: Sequence[ArrayInfo], kept: tuple[str, ...], passed_over: Collection[str], ballot: Ballot
-) -> tuple[str, ...]:
-    fronts = set()
-    for info in holders:
-        first = min(info.dims.index(dim) for dim in kept if dim in info.dims)
-        fronts.add(tuple(dim for dim in info.dims[:first] if dim not in passed_over))
-    if len(fronts) != 1:
-        return ()
-    front = tuple(str(dim) for dim in fronts.pop())
-    return () if any(dim in ballot.stops for dim in front) else front
-
-
-def _sizes(arrays: Sequence[ArrayInfo]) -> dict[str, int]:
-    """The size of each named dim; the larger one where two arrays disagree."""
-    sizes: dict[str, int] = {}
-    for info in arrays:
-        for dim, size in zip(info.dims, info.shape, strict=True):
-            if dim is not None:
-                sizes[dim] = max(size, sizes.get(dim, 0))
-    return sizes
-
-
-# -- rule 1: given -----------------------------------------------------------------------------------------------------
-
-
-def by_given(ballot: Ballot, given: Any) -> GroupBatch:
-    """Rule 1: what the caller says (names or a count), checked against the arrays."""
-    if isinstance(given, bool) or not isinstance(given, (Integral, Iterable)):
-        raise TypeError(f"batch_dims: expected a name, a list of names or a count, got {given!r}")
-    if isinstance(given, Integral):
-        return _by_count(ballot, int(given))
-    return _by_given_names(ballot, (given,) if isinstance(given, str) else tuple(given))
-
-
-def _by_given_names(ballot: Ballot, names: tuple[str, ...]) -> GroupBatch:
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"batch_dims: expected names of dims, got {name!r} of type {type(name).__name__}")
-    sizes = _sizes(ballot.arrays)
-    reason = f"batch_dims={list(names)} was given"
-    if len(set(names)) < len(names):
-        raise ValueError(f"batch_dims={list(names)}: a dim can be a batch dim only once")
-    unknown = [name for name in names if name not in sizes]
-    if not unknown:
-        for info in ballot.voters:
-            twice = [name for name in names if info.dims.count(name) > 1]
-            if twice:
-                raise ValueError(
-                    f"batch_dims={list(names)}: {'/'.join(info.key)!r} has the dim {twice[0]!r} more than once "
-                    f"(dims {list(info.dims)}), so it cannot be a batch dim; leave {twice[0]!r} out of batch_dims"
-                )
-        return GroupBatch(names, tuple(sizes[name] for name in names), "given", reason)
-    made_up = [name for name in unknown if is_made_up(name) or is_marked(name)]
-    if made_up:
-        raise ValueError(
-            f"batch_dims={list(names)}: {made_up[0]!r} is a name that this package makes up for an axis without one, and "
-            f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
-            f"ds.td.set_batch_dims({list(names)})"
-        )
-    unnamed = [info for info in ballot.voters if None in info.dims[: len(names)]]
-    if len(unknown) == len(names) and unnamed and len(unnamed) == len(ballot.voters):
-        batch = _by_count(ballot, len(names))
-        return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
-    raise ValueError(
-        f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
-        f"{there_are(unknown[0], sizes, 'the dims there are')}"
-    )
-
-
-def _by_count(ballot: Ballot, count: int) -> GroupBatch:
-    if count < 0:
-        raise ValueError(f"batch_dims={count}: expected a count of leading dims, 0 or more")
-    reason = f"batch_dims={count} was given"
-    if count == 0:
-        return GroupBatch((), (), "given", reason)
-    inferred = by_named_dims(ballot) or by_shape(ballot)
-    unanimous = ballot.spans_groups or not (inferred and inferred.sizes)
-    voters = list(ballot.voters) if unanimous or inferred is None else _led_by(ballot, inferred)
-    if not voters:
-        raise ValueError(
-            f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
-        )
-    reference = max(voters, key=lambda info: (len(info.shape), [-ord(c) for c in "/".join(info.key)]))
-    dims, sizes = reference.dims[:count], reference.shape[:count]
-    for dim in dims:
-        if dim is not None and reference.dims.count(dim) > 1:
-            raise ValueError(
-                f"batch_dims={count}: {'/'.join(reference.key)!r} has the dim {dim!r} more than once (dims "
-                f"{list(reference.dims)}), so it cannot be a batch dim; give a smaller count"
-            )
-    wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
-    if wrong:
-        wrong = [info for info in wrong if info is not reference]
-        raise ValueError(
-            f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
-            + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
-            + "; give a smaller count, or name the batch dims"
-        )
-    return GroupBatch(_names_at(voters, count), sizes, "given", reason)
-
-
-def _led_by(ballot: Ballot, batch: GroupBatch) -> list[ArrayInfo]:
-    first_dim, first_size = batch.dims[0], batch.sizes[0]
-    return [
-        info
-        for info in ballot.voters
-        if (info.dims[0] == first_dim if first_dim is not None and info.dims[0] else info.shape[0] == first_size)
-    ]

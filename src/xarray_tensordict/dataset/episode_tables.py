@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from ..core.features import is_time_name
 from .record import infer_dataset, set_record_if_needed
 from .trees import flatten
 
 _ENDS = ("episode_ends", "meta/episode_ends", "data/episode_ends", "../meta/episode_ends")
 """Where replay buffers keep the row behind each episode (diffusion policy: ``meta/episode_ends``)."""
 
-_NUMBERS = ("episode", "episode_index", "collector/traj_ids")
+_TRAJECTORIES = "collector/traj_ids"
+"""What torchrl's collectors and samplers read themselves: it stays an entry."""
+
+_NUMBERS = ("episode", "episode_index", _TRAJECTORIES)
 """Columns that number the episodes: this package and Minari, LeRobot, torchrl's collectors."""
 
 _FLAGS = (("terminals", "timeouts"), ("terminals",), ("next/done",), ("dones",))
@@ -52,11 +56,13 @@ def holds_table(dt: xr.DataTree) -> bool:
     return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
 
 
-def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] = (), why: str = "") -> Table:
+def table_of(dt: xr.DataTree, dim: str, index: str, by: str | None, groups: Sequence[str] = (), why: str = "") -> Table:
     """The table in a node or in its group ``data``.
 
     Parameters
     ----------
+    dim, index
+        The names that the rows, and the numbers of the episodes, get.
     by
         The variable that says where episodes end; None to look for it.
     groups
@@ -73,17 +79,20 @@ def table_of(dt: xr.DataTree, index: str, by: str | None, groups: Sequence[str] 
     node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
     rows = flatten(node)
     hint = "".join(f" There are some in {name!r}: dt[{name!r}].td.concat(...)." for name in groups[:1])
-    return _table(rows, None if ends is None else ends.variable, f"group {dt.path!r}", index, by, hint or why)
+    return _table(rows, None if ends is None else ends.variable, f"group {dt.path!r}", (dim, index), by, hint or why)
 
 
-def table_of_dataset(ds: xr.Dataset, index: str, by: str | None) -> Table:
+def table_of_dataset(ds: xr.Dataset, dim: str, index: str, by: str | None) -> Table:
     """A Dataset as a table."""
     name = by or next((name for name in _ENDS if name in ds.variables), None)
     hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
-    return _table(ds, ds.variables.get(name), "the dataset", index, by, hint)
+    return _table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint)
 
 
-def _table(rows: xr.Dataset, ends: xr.Variable | None, where: str, index: str, by: str | None, hint: str) -> Table:
+def _table(
+    rows: xr.Dataset, ends: xr.Variable | None, where: str, asked: tuple[str, str], by: str | None, hint: str
+) -> Table:
+    dim, index = asked
     if by is not None:
         if ends is None and by not in rows.variables:
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
@@ -94,12 +103,13 @@ def _table(rows: xr.Dataset, ends: xr.Variable | None, where: str, index: str, b
         return Table(rows.drop_vars(found), where, "ends", "episode_ends", _flat(ends))
     numbers = next((name for name in (index, *_NUMBERS) if _is_column(rows, name)), None)
     if numbers is not None:
-        return Table(rows.drop_vars(numbers), where, "numbers", numbers, _flat(rows.variables[numbers]))
+        kept = rows if numbers == _TRAJECTORIES else rows.drop_vars(numbers)
+        return Table(kept, where, "numbers", numbers, _flat(rows.variables[numbers]))
     for names in _FLAGS:
         if all(_is_column(rows, name) for name in names):
             flags = np.logical_or.reduce([_flat(rows.variables[name]).astype(bool) for name in names])
             return Table(rows, where, "flags", " | ".join(names), flags)
-    _check_one_row_dim(rows, where, index)
+    _check_one_row_dim(rows, where, index, dim)
     raise ValueError(
         f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
         f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'next/done' or 'dones'; "
@@ -107,23 +117,33 @@ def _table(rows: xr.Dataset, ends: xr.Variable | None, where: str, index: str, b
     )
 
 
-def _check_one_row_dim(rows: xr.Dataset, where: str, index: str) -> None:
+def _check_one_row_dim(rows: xr.Dataset, where: str, index: str, dim: str) -> None:
     """What says where episodes end may be there along two batch dims: a table has one."""
     batch = [str(dim) for dim in infer_dataset(rows).batch_dims]
     for name in (index, *_NUMBERS, *(name for names in _FLAGS for name in names)):
         variable = rows.variables.get(name)
         if (
-            variable is not None
-            and variable.dtype.kind in "biu"
-            and len(batch) > 1
-            and {*batch[:2]} <= {*variable.dims}
+            variable is None
+            or variable.dtype.kind not in "biu"
+            or len(batch) < 2
+            or not {*batch[:2]} <= {*variable.dims}
         ):
-            outer, inner = batch[:2]
-            raise ValueError(
-                f"{where}: {name!r} has dims {variable.dims}, and concat needs one dim of rows; select one of {outer!r}, "
-                f"isel({outer}=0), or, where the last row of each is the end of an episode, stack them: "
-                f"ds.stack(row=({outer!r}, {inner!r}), create_index=False).transpose('row', ...)"
+            continue
+        times = [each for each in batch[:2] if each == dim] or [each for each in batch[:2] if is_time_name(each)]
+        steps = (times or batch[1:2])[0]
+        other = next(each for each in batch[:2] if each != steps)
+        # the steps of one go on behind each other, and then come those of the next
+        advice = f"ds.stack(row=({other!r}, {steps!r}), create_index=False).transpose('row', ...)"
+        message = (
+            f"{where}: {name!r} has dims {variable.dims}, and concat needs one dim of rows; select one of {other!r}, "
+            f"isel({other}=0), or stack them, the steps of each {other!r} one behind the other: {advice}"
+        )
+        if name not in {index, *_NUMBERS} and not bool(variable.isel({steps: -1}).all()):
+            message += (
+                f". Its last rows are not flagged, so the last episode of one {other!r} would go on with the first of the next: flag "
+                f"them before, ds[{name!r}][{{{steps!r}: -1}}] = True"
             )
+        raise ValueError(message)
 
 
 def _by_name(rows: xr.Dataset, where: str, by: str, variable: xr.Variable) -> Table:
@@ -135,7 +155,7 @@ def _by_name(rows: xr.Dataset, where: str, by: str, variable: xr.Variable) -> Ta
     is_column = (
         by in rows.variables and bool(sizes) and values.size == sizes[0] and by.rpartition("/")[2] != "episode_ends"
     )
-    kept = rows.drop_vars(by) if by in rows.variables else rows
+    kept = rows.drop_vars(by) if by in rows.variables and by != _TRAJECTORIES else rows
     return Table(kept, where, "numbers" if is_column else "ends", by, values)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
+from ..core.features import is_made_up, is_marked
+from ..core.inference import infer_batch
 from ..core.model import Inference
 from ..core.naming import feature_name
-from ..core.rules import is_marked
 from ..warnings import LeftOutWarning, warn
+from .describe import describe_dataset, key_of
 from .episode_tables import holds_table, label_table, table_of
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed
@@ -57,15 +59,15 @@ def concat(
         raise ValueError(f"unbatched: expected 'drop' or 'expand', got {unbatched!r}")
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
-        below = [name for name, child in dt.children.items() if _episode_groups(child, warn=False)]
-        return label_table(table_of(dt, index, by, below, _why_none(dt)), dim, index, step)
+        below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
+        return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
     left_out: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():
         part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
         parts[name] = _with_single_values(part, dim, unbatched, left_out)
     parts = _filled(parts, dim, fill_value or {})
-    _check_alike(parts)
+    _check_alike(parts, dim, {name: flat for name, (flat, _) in episodes.items()})
     parts = _with_shared_coords(parts, dim, left_out)
     if left_out:
         first = next(iter(episodes))
@@ -78,34 +80,73 @@ def concat(
     return _joined(dt, parts, dim, index, step)
 
 
-def _episode_groups(dt: xr.DataTree, *, warn: bool = True) -> dict[str, tuple[xr.Dataset, Inference]]:
-    """The groups in a node that have a batch of their own, in natural order; others that hold numbers are told."""
-    found, without = {}, {}
-    for name in natural_order(list(dt.children)):
-        flat, inference = flat_view(dt.children[name])
-        if inference.batch_size:
-            found[name] = flat, inference
-        elif any(v.ndim and v.dtype.kind in "biufc" for v in dt.children[name].data_vars.values()):
-            without[name] = inference.reason
-    if found and without and warn:
-        told = "; ".join(f"{name!r}: {reason}" for name, reason in without.items())
-        warn(f"groups without a batch are no episodes: {told}", LeftOutWarning)
+def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tuple[xr.Dataset, Inference]]:
+    """The groups in a node that have a batch of their own, in natural order; others that hold numbers are named.
+
+    Raises
+    ------
+    ValueError
+        Where a group without a batch has the same entries as one with a batch: an episode would be left out.
+    """
+    views = {name: flat_view(dt.children[name]) for name in natural_order(list(dt.children))}
+    if not any(inference.batch_size for _, inference in views.values()):
+        # members of a lazy stack record that they have no batch; what is asked for here is to join them along one
+        views = {name: _with_rows(flat) for name, (flat, _) in views.items()}
+    found = {name: view for name, view in views.items() if view[1].batch_size}
+    without = {
+        name: view
+        for name, view in views.items()
+        if name not in found and any(v.ndim and v.dtype.kind in "biufc" for v in view[0].data_vars.values())
+    }
+    if not found or not without or quietly:
+        return found
+    entries = {frozenset(flat.variables): name for name, (flat, _) in reversed(list(found.items()))}
+    for name, (flat, _) in without.items():
+        like = entries.get(frozenset(flat.variables))
+        if like is not None:
+            raise ValueError(
+                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)} "
+                f"Leave out what has another number of rows with drop_variables=[...] when opening"
+            )
+    reasons = "; ".join(f"{name!r}: {inference.reason}" for name, (_, inference) in without.items())
+    warn(f"groups without a batch are no episodes: {reasons}", LeftOutWarning)
     return found
+
+
+def _with_rows(flat: xr.Dataset) -> tuple[xr.Dataset, Inference]:
+    """A group that records no batch, with the batch that the shapes of its arrays without names give it."""
+    infos = [
+        replace(info, dims=())
+        for info in describe_dataset(flat)
+        if all(is_made_up(str(dim), size) for dim, size in zip(info.dims, info.shape, strict=True))
+    ]
+    found = infer_batch(infos)
+    if not found.batch_size:
+        return flat, found
+    rows = {
+        name: xr.Variable(("batch_0", *v.dims[1:]), v._data, v.attrs, v.encoding)
+        for name, v in flat.variables.items()
+        if found.classes.get(key_of(name)) == "batched"
+    }
+    moved = xr.Dataset({**flat.variables, **rows}).set_coords(list(flat.coords))
+    return moved, infer_batch(describe_dataset(moved))
 
 
 def _why_none(dt: xr.DataTree) -> str:
     """The first group whose arrays have different numbers of rows (Minari's last observation), as a sentence."""
     for name in natural_order(list(dt.children)):
         flat, inference = flat_view(dt.children[name])
-        rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
-        first = max(rows, key=rows.__getitem__, default="")
-        other = next((key for key, count in rows.items() if count != rows[first]), None)
-        if other is not None and not inference.batch_size:
-            return (
-                f" {name!r} is none: {first!r} has {rows[first]} rows, {other!r} {rows[other]}; an episode has as many rows in "
-                f"most of its arrays."
-            )
+        if not inference.batch_size and (counts := _row_counts(flat)):
+            return f" {name!r} is none:{counts} An episode has as many rows in most of its arrays."
     return ""
+
+
+def _row_counts(flat: xr.Dataset) -> str:
+    """Two entries of a group that have different numbers of rows, as a sentence behind a space; "" where none have."""
+    rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
+    first = max(rows, key=rows.__getitem__, default="")
+    other = next((key for key, count in rows.items() if count != rows[first]), None)
+    return "" if other is None else f" {first!r} has {rows[first]} rows, {other!r} {rows[other]}."
 
 
 @dataclass(frozen=True)
@@ -237,12 +278,19 @@ _HOLDS = {"f": "biuf", "c": "biufc", "i": "biuf", "u": "biuf"}
 """Values of which kinds a column of a kind can hold, if it is not of that kind alone."""
 
 
-def _check_alike(parts: Mapping[str, xr.Dataset]) -> None:
+def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]) -> None:
     """Episodes have the same entries, with the same dtypes and feature sizes, or an error names the first that differs."""
     first_name, first = next(iter(parts.items()))
     for name, part in parts.items():
         for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
             has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
+            if entry in groups[lacks].variables:
+                rows, other = (parts[each].sizes[dim] for each in (has, lacks))
+                raise ValueError(
+                    f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
+                    f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
+                    f"drop_variables=[{entry!r}] when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                )
             raise ValueError(
                 f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
                 f"takes groups that are no episodes too), or say what its rows are with fill_value={{{entry!r}: ...}}"

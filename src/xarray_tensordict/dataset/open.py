@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,8 +13,10 @@ from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
+from .._compat.xarray import data_of
 from ..core.blocks import Extent, PreferredChunks, preferred_chunks
-from ..core.inference import BatchDims, infer_batch
+from ..core.inference import BatchDims, infer_batch, may_have_more
+from ..core.metadata import UNBATCHED_NAME
 from ..core.model import (
     ArrayInfo,
     GroupBatch,
@@ -45,10 +47,11 @@ from ..core.unbatched_entry import restore_unbatched
 from ..quiet import quiet
 from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
 from .describe import describe_group
+from .hidden_groups import hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, restore
+from .restoring import claim_nested_coordinates, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
@@ -58,7 +61,7 @@ from .tensorclasses import ENCODING_KEY, note_classes
 class OpenOptions:
     """What the caller asks of the opening, but for the store itself.
 
-    ``group`` is the group of the store that is opened as the root, for paths in messages.
+    ``group`` is the group of the store that is opened as the root, for paths in messages; ``above`` opens the one above it.
     """
 
     group: str | None = None
@@ -67,6 +70,7 @@ class OpenOptions:
     dims: DimsArgument | None = None
     drop_variables: frozenset[str] = frozenset()
     decoders: Mapping[str, Any] = field(default_factory=dict)
+    above: Callable[[], Store] | None = None
 
 
 @dataclass
@@ -83,18 +87,26 @@ class Layout:
 
 def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     """Open a group, with what is nested in it, as one Dataset."""
-    root = store.group()
-    shown = _shown_groups(store, root, options)
+    shown = _shown_groups(store, options)
     layout = lay_out(store, shown, options)
     hidden: dict[Key, GroupBatch] = {}
+    episodes_in: Key | None = None
     if options.nested is None and layout.inference is not None:
-        hidden = _hidden_groups(layout.inference)
+        hidden = hidden_groups(layout.inference)
+        layout.warnings += mixed_groups(layout.inference, hidden)
+        episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos)
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
-    layout.warnings.extend(lost_times(layout.groups, ds))
-    _tell(store, layout, ds, {_path_in_store(key, options): batch for key, batch in hidden.items()})
-    note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
+    if _lacks_record(layout):
+        layout.warnings.extend(lost_times(layout.groups, ds))
+    notes: dict[str, Any] = {}
+    if hidden:
+        notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
+        notes["episodes_in"] = None if episodes_in is None else _path_in_store(episodes_in, options)
+    _tell(store, layout, ds, notes)
+    if any(group.tensorclass for group in layout.groups.values()):
+        note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
 
 
@@ -115,14 +127,18 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
     _tell(store, layout, datasets[()], {})
     for key, group in layout.groups.items():
-        note_classes(datasets[key], {(): group.tensorclass} if group.tensorclass else {})
+        if group.tensorclass:
+            note_classes(datasets[key], {(): group.tensorclass})
     return {group_name(key): ds for key, ds in datasets.items()}
 
 
 def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOptions) -> xr.Dataset:
     """Record the batch of a node where it would not be found again; a choice of the caller is recorded at the root."""
     given = options.batch_dims is not None
-    if layout.inference is None or not (given or layout.groups[key].recorded is not None):
+    if layout.inference is None:
+        return ds
+    from_siblings = bool(key) and key in layout.inference.groups and len(layout.inference.groups[key].dims) > 1
+    if not (given or from_siblings or layout.groups[key].recorded is not None):
         return ds
     groups = layout.inference.groups
     batch = groups.get(key, groups[()])
@@ -141,15 +157,15 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
     return ds
 
 
-def _shown_groups(store: Store, root: StoredGroup, options: OpenOptions) -> list[StoredGroup]:
-    if options.nested is False or not root.groups:
-        return [root]
-    return [root, *(group for name in root.groups for group in walk(store, (name,)))]
+def _shown_groups(store: Store, options: OpenOptions) -> list[StoredGroup]:
+    return [store.group()] if options.nested is False else list(walk(store))
 
 
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
     """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
-    by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    by_key = {group.key: group for group in groups}
+    if () in by_key and UNBATCHED_NAME in by_key[()].arrays:
+        by_key = restore_unbatched(by_key, store.description)
     claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
@@ -200,16 +216,30 @@ def _infer(
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
-    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None):
+    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or options.above is not None):
         return None
-    return infer_batch(
-        infos.values(),
-        given=options.batch_dims,
-        each=options.nested is True,
-        recorded={**_recorded_in_attrs(groups), **recorded},
-        group_attrs={key: group.attrs for key, group in groups.items()},
-        where=store.description,
-    )
+    asked: dict[str, Any] = {
+        "given": options.batch_dims,
+        "each": options.nested is True,
+        "recorded": {**_recorded_in_attrs(groups), **recorded},
+        "group_attrs": {key: group.attrs for key, group in groups.items()},
+        "where": store.description,
+    }
+    found = infer_batch(infos.values(), **asked)
+    if options.above is None or options.batch_dims is not None or not may_have_more(found, infos.values()):
+        return found
+    return infer_batch(infos.values(), **asked, beside=_arrays_beside(options.above()))
+
+
+def _arrays_beside(above: Store) -> list[ArrayInfo]:
+    """The arrays right in the groups of a group."""
+    try:
+        groups = [above.group((name,)) for name in above.group().groups]
+        return [
+            info for group in groups for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})
+        ]
+    finally:
+        above.close()
 
 
 def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:
@@ -282,25 +312,10 @@ def _path_in_store(key: Key, options: OpenOptions) -> str:
     return group_name((*(part for part in (options.group or "").split("/") if part), *key))
 
 
-def _hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
-    """Groups with a batch of their own under a root without one, topmost only."""
-    if inference.batch_size:
-        return {}
-    hidden: dict[Key, GroupBatch] = {}
-    for key in sorted(inference.groups, key=len):
-        if inference.groups[key].sizes and not _is_within(key, hidden):
-            hidden[key] = inference.groups[key]
-    return hidden
-
-
-def _is_within(key: Key, groups: Collection[Key]) -> bool:
-    return any(key[:length] in groups for length in range(len(key) + 1))
-
-
 def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
-    layout.groups = {key: group for key, group in layout.groups.items() if not _is_within(key, hidden)}
-    layout.named = {key: dims for key, dims in layout.named.items() if not _is_within(key[:-1], hidden)}
-    layout.left_out = [member for member in layout.left_out if not _is_within(member.key[:-1], hidden)]
+    layout.groups = {key: group for key, group in layout.groups.items() if not is_within(key, hidden)}
+    layout.named = {key: dims for key, dims in layout.named.items() if not is_within(key[:-1], hidden)}
+    layout.left_out = [member for member in layout.left_out if not is_within(member.key[:-1], hidden)]
 
 
 def _flat_dims(layout: Layout) -> dict[Key, Dims]:
@@ -347,7 +362,7 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
             chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
         )
     moved = xr.Variable(
-        [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
+        [dims.get(str(dim), str(dim)) for dim in variable.dims], data_of(variable), variable.attrs, fastpath=True
     )
     moved.encoding = encoding
     return moved
@@ -369,13 +384,15 @@ def _decode_group(
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
-        str(name): restore(kept[name], group.arrays[name].record) if name in group.arrays else kept[name]
+        str(name): restore(kept[name], group.arrays[name].record)
+        if name in group.arrays and group.arrays[name].record
+        else kept[name]
         for name in (*everything, *decoded)
         if name in kept
     }
     for name, variable in decoded.items():
         array = group.arrays.get(name)
-        role = array.role if array is not None else None
+        role = array.role if array is not None and _decodes_role(array, options) else None
         # an index stays a coordinate where its dim had to be renamed
         is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
         if is_index or role == "coord":
@@ -383,6 +400,11 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
+
+
+def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
+    """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
+    return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
 def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
@@ -404,7 +426,7 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     # xarray says of repeated dims that few operations take them
     with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
-        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
+        variable = xr.Variable(dims, data, stored_attrs(array.attrs, array.record), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")
     if preferred and type(preferred) is dict:
         # xarray keyed them by the recorded names
@@ -426,32 +448,36 @@ def _dataset(
     return ds
 
 
-def _tell(store: Store, layout: Layout, ds: xr.Dataset, hidden: Mapping[str, GroupBatch]) -> None:
+def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
 
-    `hidden` are the batches of the groups that are not shown, by path.
+    `notes` has the groups that are not shown.
     """
-    if layout.left_out:
-        left_out = "; ".join(str(member) for member in layout.left_out)
-        warn(f"{store.description}: left out {left_out}", LeftOutWarning)
-    layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
+    left_out = [str(member) for member in layout.left_out if member.warns]
+    if ds.variables and notes:
+        left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
+    if left_out:
+        warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
+    if _lacks_record(layout):
+        layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warn(f"{store.description}: {told}", InferredBatchWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
         warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
-    notes: dict[str, Any] = {}
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
-    if hidden:
-        notes["hidden_groups"] = {path: tuple(batch.sizes) for path, batch in hidden.items()}
-    if layout.inference is not None and layout.inference.groups[()].sizes:
-        notes["reason"] = layout.inference.reason
-        notes["evidence"] = layout.inference.evidence
-        notes["batch_dims"] = name_batch(layout.inference.groups[()])
-        notes["batch_size"] = layout.inference.batch_size
+    if layout.inference is not None:
+        root = layout.inference.groups[()]
+        notes["batch"] = replace(root, dims=name_batch(root))
+        notes["shapes"] = {str(name): variable.shape for name, variable in ds.variables.items()}
     if notes:
         ds.encoding[ENCODING_KEY] = notes
+
+
+def _lacks_record(layout: Layout) -> bool:
+    """Whether the root has no record of its batch: plain xarray has written it, or appended to it."""
+    return () in layout.groups and layout.groups[()].recorded is None
 
 
 def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:

@@ -2,8 +2,9 @@
 
 A JSON text, because attributes are lost or changed otherwise: a one-element list comes back from netCDF as a string.
 A list names the batch dims of the root; an object gives them for each group that does not simply follow the group
-above it, ``{"": ["time"], "next": ["time", "agent"]}``. ``"/in_front"`` lists dims that stood in front of those that were
-chosen: dims that come in front later (``xr.concat`` along a new dim) are taken for new batch dims, these are not.
+above it, ``{"": ["time"], "next": ["time", "agent"]}``. Where the inference would not find the same, it also says what the
+Dataset looked like: ``"/in_front"`` lists the other dims, so that dims that come in front later (``xr.concat`` along a new
+dim) are taken for new batch dims and these are not; ``"/axes"`` holds the dims of a variable, so that ``rename`` is followed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 
 import xarray as xr
 
+from ..core.features import feature_dims
 from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import Inference, Key, RecordedBatch
+from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
+from ..warnings import InferredBatchWarning, warn
 from .describe import describe_dataset
 
 _IN_FRONT = "/in_front"
+_AXES = "/axes"
 
 Batches = Mapping[Key, Sequence[str | None]]
 
@@ -41,13 +45,15 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
         value = None
     groups = dict(value) if isinstance(value, dict) else {"": value}
     in_front = groups.pop(_IN_FRONT, [])
-    for names in groups.values():
+    axes = groups.pop(_AXES, {})
+    for names in (*groups.values(), in_front, *(axes.values() if isinstance(axes, dict) else [axes])):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(
                 f"{where}: expected a JSON list of dim names in attrs[{BATCH_DIMS_ATTR!r}], found {text!r}; set it with "
                 f"ds.td.set_batch_dims(...) or delete it"
             )
-    return {_key(path): RecordedBatch(None, tuple(names), frozenset(in_front)) for path, names in groups.items()}
+    dims = {variable: tuple(names) for variable, names in axes.items()}
+    return {_key(path): RecordedBatch(None, tuple(names), frozenset(in_front), dims) for path, names in groups.items()}
 
 
 def _key(path: str) -> Key:
@@ -55,29 +61,40 @@ def _key(path: str) -> Key:
 
 
 def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:
-    """Infer the batch of a Dataset from its variables and its record."""
+    """Infer the batch of a Dataset from its variables and its record; a warning says what the record does not fit any more."""
     recorded = read_record(ds.attrs) if given is None else {}
-    return infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
+    found = infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
+    for sentence in found.warnings:
+        warn(sentence, InferredBatchWarning)
+    return found
 
 
 def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     """Record the batch dims, whatever the inference would find."""
     value = _smallest(batches)
-    in_front = _dims_in_front(ds, batches.get((), ()))
-    if in_front:
-        value = {**(value if isinstance(value, dict) else {"": value}), _IN_FRONT: in_front}
+    infos = describe_dataset(ds)
+    names = {str(name) for dims in batches.values() for name in dims if name is not None}
+    features = feature_dims(infos, infos)
+    holders = [info for info in infos if names.intersection(info.dims)]
+    others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
+    if others or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
+        value = value if isinstance(value, dict) else {"": value}
+        value |= {_IN_FRONT: others} if others else {}
+        value |= {_AXES: axes} if (axes := _axes(holders, names)) else {}
     ds = ds.copy(deep=False)
     ds.attrs = {**ds.attrs, BATCH_DIMS_ATTR: json.dumps(value)}
     return ds
 
 
-def _dims_in_front(ds: xr.Dataset, names: Sequence[str | None]) -> list[str]:
-    """The dims that stand in front of the batch dims in some variable: they were passed over, and stay so."""
-    found: set[str] = set()
-    for variable in ds.variables.values():
-        held = [axis for axis, dim in enumerate(variable.dims) if dim in names]
-        found.update(str(dim) for dim in variable.dims[: min(held, default=0)])
-    return sorted(found.difference(name for name in names if name is not None))
+def _axes(infos: Sequence[ArrayInfo], names: set[str]) -> dict[str, list[str]]:
+    """The dims of few variables that have all of the batch dims between them, those with the most first."""
+    found: dict[str, list[str]] = {}
+    missing = set(names)
+    for info in sorted(infos, key=lambda info: (-len(names.intersection(info.dims)), -len(info.dims), info.key)):
+        if missing.intersection(info.dims):
+            found["/".join(info.key)] = [str(dim) for dim in info.dims]
+            missing.difference_update(info.dims)
+    return found
 
 
 def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
@@ -91,11 +108,12 @@ def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
         Batch dims of each group; those not mentioned follow the group above.
     """
     # a record that is there and says the same stays as it is
-    inferred = infer_dataset(ds)
+    return ds if _says(infer_dataset(ds), batches) else with_record(ds, batches)
+
+
+def _says(inferred: Inference, batches: Batches) -> bool:
     wanted = _complete(batches, inferred.groups)
-    if all(inferred.groups[key].dims == dims for key, dims in wanted.items() if key in inferred.groups):
-        return ds
-    return with_record(ds, batches)
+    return all(inferred.groups[key].dims == dims for key, dims in wanted.items())
 
 
 def _complete(batches: Batches, groups: Mapping[Key, Any]) -> dict[Key, tuple[str | None, ...]]:

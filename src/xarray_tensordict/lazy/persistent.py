@@ -13,10 +13,11 @@ from ..core.inference import BatchDims
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.record import infer_dataset
 from ..formats.registry import describe_source
-from ..tensors.convert import compute_together, warn_left_out
+from ..tensors.convert import warn_left_out
+from ..tensors.reading import read_variables
 from ..tensors.values import tensor_from_numpy
 from ..writing.arguments import check_choice
-from .lazy_nodes import Group, Leaf, Source
+from .lazy_nodes import Group, OpenedStore
 from .lazy_tensordict import XarrayPersistentTensorDict
 
 
@@ -152,16 +153,17 @@ def _persistent(
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
     warn_left_out(plan.left_out)
-    hidden = len(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
-    unbatched = [Leaf.of(entry) for entry in plan.unbatched]
-    source = Source(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
+    hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+    unbatched = [entry.lazy() for entry in plan.unbatched]
+    source = OpenedStore(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 
 def leave_out_times(plan: Plan) -> None:
     """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
     uncertain = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM" and _may_overflow(entry)]
-    for entry, values in zip(uncertain, compute_together([entry.variable for entry in uncertain]), strict=True):
+    found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])
+    for entry, values in zip(uncertain, found, strict=True):
         try:
             tensor_from_numpy(values, name=entry.name)
         except (OverflowError, TypeError) as error:
@@ -177,6 +179,8 @@ def _told(ds: xr.Dataset) -> dict[str, str]:
     """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
     told = {}
     for sentence in ds.encoding.get("xarray_tensordict", {}).get("left_out", ()):
+        if sentence.startswith("attribute "):
+            continue  # the variable itself is there
         quote = sentence[0]
         name, _, reason = sentence[1:].partition(f"{quote}: ")
         told[name] = reason

@@ -6,18 +6,19 @@ Nothing is read from a store.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import xarray as xr
 
 from ..core.model import GroupBatch, Inference, Key, group_name
 from ..dataset.entries import Entry, Plan, plan_entries
+from ..dataset.hidden_groups import hidden_text
 from ..dataset.tensorclasses import classes_of
 from .layout import layout_text
 
 LONGEST = 20
-"""Rows that one section of a repr shows; the rest is counted."""
+"""How many lines of a list a repr shows; the rest is counted."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,14 @@ class Summary:
         The batch dims and their sizes.
     reason
         The evidence, one sentence.
+    evidence
+        More of it: which arrays disagree, which dim came second, who did not vote and why.
     groups
-        Groups with a batch of their own (`groups_total` counts all).
+        Groups with a batch of their own.
     sections
         The entries by class.
     left_out
-        Sentences ``"'name': reason"`` (`left_out_total` counts all).
+        Sentences ``"'name': reason"``.
     hidden
         A sentence about groups that a flat Dataset does not show, or "".
     notes
@@ -93,67 +96,48 @@ class Summary:
 
     batch: tuple[tuple[str, int], ...]
     reason: str
+    evidence: tuple[str, ...]
     groups: tuple[GroupLine, ...]
-    groups_total: int
     sections: tuple[Section, ...]
     left_out: tuple[str, ...]
-    left_out_total: int
     hidden: str
     notes: tuple[str, ...]
     nbytes: int
 
 
-@dataclass(frozen=True)
-class TreeSummary:
-    """What ``dt.td`` says: the batch of every group."""
-
-    groups: tuple[GroupLine, ...]
-    total: int
-
-
 def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LONGEST) -> Summary:
-    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the lists, None gives all."""
+    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the rows of a section, None gives all."""
     plan = plan_entries(ds, inference)
     batch = inference.groups[()]
+    decided = _decision(ds, batch)
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
+    opened = ds.encoding.get("xarray_tensordict", {})
     told = [
-        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *opened.get("left_out", ()),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
     ]
     return Summary(
         batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
-        reason=_reason(ds, inference),
-        groups=tuple(_group_line(key, inference.groups[key]) for key in own[:longest]),
-        groups_total=len(own),
-        sections=tuple(section for section in _sections(plan, longest) if section.total),
-        left_out=tuple(told[:longest]),
-        left_out_total=len(told),
-        hidden=_hidden_text(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})),
+        reason=decided.reason,
+        evidence=decided.notes,
+        groups=tuple(_group_line(key, inference.groups[key]) for key in own),
+        sections=tuple(_sections(plan, longest)),
+        left_out=tuple(told),
+        hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
         notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
 
 
-def shortened(summary: Summary) -> Summary:
-    """The same with lists of at most :data:`LONGEST` rows, for a repr."""
-    return replace(
-        summary,
-        groups=summary.groups[:LONGEST],
-        sections=tuple(replace(section, rows=section.rows[:LONGEST]) for section in summary.sections),
-        left_out=summary.left_out[:LONGEST],
-    )
-
-
-def summarize_tree(inference: Inference) -> TreeSummary:
+def summarize_tree(inference: Inference) -> tuple[GroupLine, ...]:
     """Say what the batch of every group of a tree is, and why."""
-    groups = list(inference.groups.items())
-    return TreeSummary(tuple(_group_line(key, batch) for key, batch in groups[:LONGEST]), len(groups))
+    return tuple(_group_line(key, batch) for key, batch in inference.groups.items())
 
 
 def _group_line(key: Key, batch: GroupBatch) -> GroupLine:
     prefix = ".".join(key) + "."
-    local = replace(batch, dims=tuple(str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims))
-    return GroupLine(group_name(key), batch_text(zip(local.dims, local.sizes, strict=True)), batch.reason)
+    local = [str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims]
+    return GroupLine(group_name(key), batch_text(zip(local, batch.sizes, strict=True)), batch.reason)
 
 
 def batch_text(batch: Iterable[tuple[Any, int]]) -> str:
@@ -177,35 +161,28 @@ def _class_text(found: tuple[Key, str]) -> str:
     return f"saved from the tensorclass {name}{where}" + ("" if key else "; to_tensordict(cls=...) gives it back")
 
 
-def _reason(ds: xr.Dataset, inference: Inference) -> str:
-    """The evidence; where the engine decided from shapes and named the dims itself, what it saw then."""
-    notes = ds.encoding.get("xarray_tensordict", {})
-    seen = (tuple(notes.get("batch_dims", ())), tuple(notes.get("batch_size", ())))
-    if notes.get("reason") and seen == (inference.batch_dims, inference.batch_size):
-        return str(notes["reason"])
-    return inference.reason
+def _decision(ds: xr.Dataset, batch: GroupBatch) -> GroupBatch:
+    """The decision; that of the opening, which saw axes without names, as long as the Dataset is what was opened."""
+    opened = ds.encoding.get("xarray_tensordict", {})
+    seen = opened.get("batch")
+    shapes = {str(name): variable.shape for name, variable in ds.variables.items()}
+    same = seen is not None and (seen.dims, seen.sizes) == (batch.dims, batch.sizes) and opened["shapes"] == shapes
+    return seen if same else batch
 
 
 def _sections(plan: Plan, longest: int | None) -> list[Section]:
-    def of_class(name: str) -> list[Entry]:
-        return [entry for entry in plan.entries if entry.entry_class == name]
-
-    first = "Batched" if plan.batches[()].sizes else "Entries"
-    return [
-        _section(longest, "batched", first, of_class("batched")),
-        _section(longest, "partial", "Partial (broadcast by name)", of_class("partial")),
-        _section(longest, "value", "One value for the whole batch", of_class("unbatched")),
-        _section(
-            longest,
-            "unbatched",
-            "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
-            plan.unbatched,
-        ),
-    ]
-
-
-def _section(longest: int | None, kind: str, title: str, entries: list[Entry]) -> Section:
-    return Section(kind, title, tuple(_row(entry) for entry in entries[:longest]), len(entries))
+    titles = {
+        "batched": "Batched" if plan.batches[()].sizes else "Entries",
+        "partial": "Partial (broadcast by name)",
+        "value": "One value for the whole batch",
+        "unbatched": "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
+    }
+    by_kind: dict[str, list[Entry]] = {kind: [] for kind in titles}
+    for entry in plan.entries:
+        by_kind["value" if entry.entry_class == "unbatched" else entry.entry_class].append(entry)
+    by_kind["unbatched"] = plan.unbatched
+    found = {kind: entries for kind, entries in by_kind.items() if entries}
+    return [Section(kind, titles[kind], tuple(map(_row, own[:longest])), len(own)) for kind, own in found.items()]
 
 
 def _row(entry: Entry) -> Row:
@@ -242,20 +219,3 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
             "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
         )
     ]
-
-
-def _hidden_text(hidden: dict[str, tuple[int, ...]]) -> str:
-    if not hidden:
-        return ""
-    first = next(iter(hidden))
-    shown = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
-    more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
-    return (
-        f"{len(hidden)} group{'s' if len(hidden) > 1 else ''} with a batch of their own ({shown}{more}); "
-        f"open one with group='{first}', all with xr.open_datatree(...) or nested=True; episodes of different "
-        f"lengths become one Dataset with dt['{_parent_of(first)}'].td.concat('time')"
-    )
-
-
-def _parent_of(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0] or "/"

@@ -11,13 +11,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
 
 from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
-from .leaf_arrays import Array, Leaf, flatten, nested_shape, objects
-from .values import tensor_from_numpy, torch_dtype
+from ..warnings import StoredFormWarning, warn
+from .leaf_arrays import Leaf
+from .non_tensor import Array, flatten, nested_shape, objects
+from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
 from .walking import NonTensor
 
 
@@ -62,6 +65,13 @@ class Template:
             paths = (path.strip("/") for path in self.source.to_dict(relative=True))
             groups |= {key_of(path) if path not in {"", "."} else () for path in paths}
         return groups
+
+    def alike(self, leaf: Leaf) -> str | None:
+        """The variable whose dims a new entry gets: it has exactly its shape, as others of that shape have the same dims."""
+        if leaf.name in self.variables or len(leaf.shape) <= leaf.batch_axes:
+            return None
+        same = {v.dims: name for name, v in reversed(self.variables.items()) if v.shape == leaf.shape}
+        return next(iter(same.values())) if len(same) == 1 else None
 
     def is_empty(self, key: Key) -> bool:
         """Whether a node of a tree is there and has no variables of its own."""
@@ -130,7 +140,7 @@ class Template:
         own = self.variables.get(leaf.name)
         values, names = leaf.values, list(dims)
         if own is not None:
-            values = _as_times(values, own.dtype) if leaf.is_tensor else values
+            values = _as_times(leaf, own) if leaf.is_tensor else values
             for axis in reversed(range(leaf.batch_axes)):
                 if dims[axis] in own.dims or not {*own.dims} <= {*dims}:
                     continue
@@ -294,16 +304,40 @@ def is_constant(values: Array, axis: int) -> bool:
     return bool(np.all(values == first))
 
 
-def _as_times(values: Array, dtype: np.dtype[Any]) -> Array:
+def _as_times(leaf: Leaf, own: xr.Variable) -> Array:
     """Nanoseconds as the datetimes or timedeltas they were; in the unit of the template if that is exact."""
-    if dtype.kind not in "mM" or values.dtype != np.int64:
+    values, dtype = leaf.values, own.dtype
+    if dtype.kind not in "mM":
         return values
+    if values.dtype != np.int64:
+        return _times_of_cast(leaf, own)
     times = np.ascontiguousarray(values).reshape(values.shape).view(f"{dtype.kind}8[ns]")
     if np.datetime_data(dtype)[0] == "generic":
         return times
     converted = times.astype(dtype)
     exact = np.array_equal(converted.astype(times.dtype), times, equal_nan=True)
     return converted if exact else times
+
+
+def _times_of_cast(leaf: Leaf, own: xr.Variable) -> Array:
+    """The times of the template whose nanoseconds were cast to another dtype, as ``td.float()`` does; it rounds them."""
+    times, values = np.asarray(own.values), leaf.values
+    assert isinstance(leaf.child, torch.Tensor)
+    cast = numpy_from_tensor(tensor_from_numpy(times, name=leaf.name).to(leaf.child.dtype), name=leaf.name)[0]
+    if cast.shape == values.shape and np.array_equal(cast, values, equal_nan=True):
+        return times
+    found, first, counts = np.unique(cast, return_index=True, return_counts=True)
+    place = np.searchsorted(found, values).clip(max=max(len(found) - 1, 0))
+    if len(found) and (counts == 1).all() and np.array_equal(found[place], values):
+        looked_up: Array = times.ravel()[first][place]
+        return looked_up
+    warn(
+        f"{leaf.name!r} holds times as {values.dtype}, which rounds nanoseconds, and they are not those of the template: they are "
+        f"left as numbers. Cast the tensordict without its times, td.exclude({leaf.name!r}), or give the rows it was made from as "
+        f"template=",
+        StoredFormWarning,
+    )
+    return values
 
 
 def _as_dtype(values: Array, dtype: np.dtype[Any]) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.rules import is_made_up, is_marked
+from ..core.features import is_made_up, is_marked
 from .plan import Node, Source
 
 
@@ -50,7 +50,7 @@ def _names(new: xr.Dataset, there: xr.Dataset) -> dict[str, str]:
         if old is None or old.ndim != variable.ndim:
             continue
         for mine, theirs in zip(map(str, variable.dims), map(str, old.dims), strict=True):
-            if mine not in there.dims and (is_marked(theirs) or is_made_up(theirs)):
+            if mine not in there.dims and (is_marked(theirs) or is_made_up(theirs, old.sizes[theirs])):
                 found.setdefault(mine, set()).add(theirs)
     names = {mine: next(iter(theirs)) for mine, theirs in found.items() if len(theirs) == 1}
     taken = list(names.values())

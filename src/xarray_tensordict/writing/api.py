@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from ..core.suggest import there_are
-from ..formats.remote import client_errors
+from ..formats.zarr.open import client_errors
 from .arguments import check_choice
 from .encodings import check_sizes
 from .plan import Source, add_unlimited, source_of_dataset, source_of_tree

@@ -27,17 +27,17 @@ from ...core.metadata import (
     own_array_record,
 )
 from ...core.model import GroupBatch, Inference, Key
-from ...core.unbatched_entry import with_values
+from ...core.objects import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...writing.append_checks import check_append
+from ...writing.blockwise import read_now
 from ...writing.plan import Source
 from ...writing.store_fit import fit
-from ...writing.stored_form import to_json
+from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
 from ..zarr.update import grown
-from ..zarr.write import read_now
 from .attrs import NON_COORD_PREFIX, attached_scales
 from .file import check_not_written, release_readers
 from .output import Hdf5Output, Part, changed_in_place, store_blocks
@@ -246,7 +246,7 @@ def _write(append: Append, output: Hdf5Output, *, progress: bool) -> None:
         entry = base[UNBATCHED_NAME]
         content = json.loads(entry[()])
         for name, variable in append.texts.items():
-            content[name] = with_values(content[name], np.asarray(variable.values))
+            content[name] = with_values(name, content[name], np.asarray(variable.values))
         entry[()] = to_json(content, UNBATCHED_NAME)
     for key, batch in append.batches.items():
         _record(base["/".join(key)] if key else base, batch)

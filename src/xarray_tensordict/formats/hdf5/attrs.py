@@ -16,6 +16,7 @@ import numpy as np
 
 from ...core.metadata import ARRAY_ATTR, MARKER_ATTRS
 from ...core.model import Key, LeftOut
+from ...core.objects import jsonable
 
 _HIDDEN = frozenset(
     {
@@ -32,6 +33,7 @@ _HIDDEN = frozenset(
     }
     | MARKER_ATTRS
 )
+_SEARCH_INDEX = frozenset({"TINDEX", "INDEX"})  # groups of PyTables, which are not shown
 _RAW_BYTES = ("_FillValue", "missing_value")  # xarray decodes all bytes but these
 PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
 NON_COORD_PREFIX = "_nc4_non_coord_"
@@ -52,14 +54,14 @@ def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, An
         left_out.append(LeftOut(key, f"its attributes cannot be listed: {err}"))
         return attrs
     for name in names:
-        if name in _HIDDEN:
+        if name in _HIDDEN and not (name == "CLASS" and marker(obj, name) in _SEARCH_INDEX):
             continue
         try:
             attrs[name] = _read_attribute(obj, name)
         except UnreadableError as err:
-            left_out.append(LeftOut(key, f"attribute {name!r} is {err}"))
+            left_out.append(LeftOut(key, f"it is {err}", name))
         except Exception as err:  # as above
-            left_out.append(LeftOut(key, f"attribute {name!r} cannot be read: {err}"))
+            left_out.append(LeftOut(key, f"it cannot be read: {err}", name))
     return attrs
 
 
@@ -162,13 +164,6 @@ def stored_attribute(value: Any) -> Any:
     return None
 
 
-def jsonable(value: Any) -> Any:
-    """An attribute as JSON holds it."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes that netCDF holds, and the record, with those that it gives back changed or does not hold at all."""
     plain: dict[str, Any] = {}
@@ -185,10 +180,11 @@ def netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[st
 
 
 def _is_netcdf(value: Any) -> bool:
-    """Whether netCDF has an attribute for a text or a list, if only a similar one."""
-    if isinstance(value, list) and len({isinstance(item, str) for item in value}) > 1:
+    """Whether netCDF holds an attribute: numbers, a text, or a list of texts without a number among them."""
+    if not isinstance(value, str | list | np.ndarray):
         return False
-    return isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"
+    kind = np.asarray(value).dtype.kind
+    return kind in "iuf" or (kind == "U" and all(isinstance(item, str) and "\0" not in item for item in value))
 
 
 # -- names of dims -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from xarray.backends.common import BackendArray
 
-from ..fingerprint import RemovedError, coding_of, replaced
+from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
 from .attrs import read_attributes
@@ -95,19 +95,13 @@ class OpenedDataset:
         return dataset
 
     def _compare(self, dataset: Any, where: str, *, attributes: bool) -> None:
-        if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
-            raise replaced(where, f"{self.dtype} {list(self.shape)}", "no array")
-        shape, dtype = tuple(dataset.shape), _type_name(dataset.dtype)
-        fits = len(shape) == len(self.shape) and all(
-            found == size or (grows and found > size)
-            for found, size, grows in zip(shape, self.shape, self.grows, strict=True)
-        )
-        if not fits or dtype != self.dtype:
-            raise replaced(where, f"{self.dtype} {list(self.shape)}", f"{dtype} {list(shape)}")
-        if attributes and self.coding is not None:
-            coding = coding_of(read_attributes(dataset, (), []))
-            if coding != self.coding:
-                raise replaced(where, f"the attributes {self.coding}", coding)
+        now = None
+        if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
+            compared = attributes and self.coding is not None
+            means = {"attributes": coding_of(read_attributes(dataset, (), []))} if compared else {}
+            now = Fingerprint(_type_name(dataset.dtype), tuple(dataset.shape), means=means)
+        coding = {} if self.coding is None else {"attributes": self.coding}
+        Fingerprint(self.dtype, self.shape, self.grows, coding).compare(now, where)
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:

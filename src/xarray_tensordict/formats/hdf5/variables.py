@@ -286,7 +286,7 @@ def _apply_own_record(dataset: Any, array: StoredArray, key: Key, left_out: list
             raise ValueError(f"role {role!r}, dims {dims!r} of an array of shape {array.shape}")
         dims = None if dims is None else tuple(name if name is None else str(name) for name in dims)
     except (TypeError, ValueError, AttributeError) as err:
-        left_out.append(LeftOut(key, f"attribute {ARRAY_ATTR!r} is malformed, and ignored: {err}"))
+        left_out.append(LeftOut(key, f"it is malformed, and ignored: {err}", ARRAY_ATTR))
         return
     array.record = record
     array.attrs.update(record.get("attrs", {}))

@@ -24,18 +24,17 @@ from xarray.core.coordinates import Coordinates
 from ..._compat.xarray import NetcdfWriter, past_cache
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key
-from ...core.unbatched_entry import encode_array
+from ...core.objects import jsonable, to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...writing.additions import plan_added
-from ...writing.encodings import cf_encoding, dask_chunks, storage_chunks
-from ...writing.packing import packed
-from ...writing.plan import GroupPlan, Source, WritePlan, plan_write
-from ...writing.stored_form import Layout, Stored, to_json
+from ...writing.blockwise import read_now
+from ...writing.encodings import storage_chunks
+from ...writing.plan import GroupPlan, Source, WritePlan, plan_write, unbatched_object
+from ...writing.stored_form import Layout, Stored
 from ...writing.streaming import stream_source
-from ..zarr.write import read_now
 from .append import append_rows, check_rows
-from .attrs import jsonable, netcdf_attrs, stored_attribute, write_attrs
+from .attrs import netcdf_attrs, stored_attribute, write_attrs
 from .file import check_not_written
 from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, text_size, written_beside, written_to
 from .read import Hdf5Store
@@ -102,7 +101,7 @@ def create_file(
     stream_source(source)
     write: Callable[[], None]
     if hasattr(path, "write") and hasattr(path, "seek"):
-        write = partial(_into_object, _planned(source, layout), path, prefix, options)
+        write = partial(_into_object, _planned(source, layout, options), path, prefix, options)
         return _run(write, compute=compute)
     target = _target(path)
     _check_target(target, mode)
@@ -113,7 +112,7 @@ def create_file(
         return _run(write, compute=compute)
     check_not_written(target)
     copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
-    plan = _planned(source, layout, target if copied and mode == "a" else None, prefix)
+    plan = _planned(source, layout, options, target if copied and mode == "a" else None, prefix)
 
     def write_file() -> None:
         # netCDF-4 wants members in the order in which they were made
@@ -167,7 +166,9 @@ def _check_target(target: Path, mode: str | None) -> None:
         )
 
 
-def _planned(source: Source, layout: Layout, added_to: Path | None = None, prefix: Key = ()) -> WritePlan:
+def _planned(
+    source: Source, layout: Layout, options: Hdf5Options, added_to: Path | None = None, prefix: Key = ()
+) -> WritePlan:
     """The plan for a new file, or for variables that are added to a group of one, whose batch stays as it is.
 
     Raises
@@ -183,12 +184,12 @@ def _planned(source: Source, layout: Layout, added_to: Path | None = None, prefi
             if not prefix or "/".join(prefix) in file:
                 store = Hdf5Store.open(added_to, root="/".join(prefix))
     if store is None:
-        plan = plan_write(source, layout, "hdf5")
+        plan = plan_write(source, layout, "hdf5", encoding=options.encoding)
     else:
         try:
             old = open_flat(store, OpenOptions(nested=True))
             names = [str(name) for name in source.flat.variables]
-            plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5")
+            plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5", options.encoding)
             growing = old.encoding.get("unlimited_dims", ())
             for group in plan.groups.values():
                 group.node.unlimited |= {
@@ -265,22 +266,16 @@ def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: 
             pending += _write(output, node, name, stored, group, _dataset_options(name, stored, group, options))
     if plan.unbatched:
         root = output.file.require_group("/" + "/".join(prefix))
-        text = to_json(_unbatched_object(plan, root), UNBATCHED_NAME)
+        text = to_json(_merged_unbatched(plan, root), UNBATCHED_NAME)
         _write_json(output, root, UNBATCHED_NAME, text)
     store_blocks([data for data, _ in pending], [part for _, part in pending], progress=options.progress)
 
 
-def _unbatched_object(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
+def _merged_unbatched(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
     """The content of the entry ``_unbatched``: what is there, and what is new."""
     there = root.get(UNBATCHED_NAME)
     content = dict(json.loads(there[()])) if there is not None else {}
-    for path, (stored, role) in plan.unbatched.items():
-        dims = tuple(str(dim) for dim in stored.variable.dims)
-        attrs = {name: jsonable(value) for name, value in stored.variable.attrs.items()}
-        torch_dtype = stored.record.get("torch_dtype")
-        content[path] = encode_array(
-            read_now(stored.variable), dims, attrs=json.loads(to_json(attrs, path)), role=role, torch_dtype=torch_dtype
-        )
+    content |= unbatched_object(plan)
     if there is not None:
         del root[UNBATCHED_NAME]
     return content
@@ -376,6 +371,8 @@ def _write_json(
 
 def _encoding_of(variable: xr.Variable, options: Hdf5Options, unlimited: frozenset[str]) -> dict[str, Any]:
     """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
+    if not variable.ndim:
+        return {}
     encoding = {word: variable.encoding[word] for word in _KEPT if variable.encoding.get(word)}
     compression = encoding.get("compression")
     plugin = isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))
@@ -390,7 +387,7 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
     """The chunks that are asked for, or that a variable had; only dims that can grow have larger ones than they are."""
     dims, found = [str(dim) for dim in variable.dims], storage_chunks(variable)
     if any(dim in asked for dim in dims):
-        own = dask_chunks(variable) or variable.shape
+        own = [max(parts) for parts in variable.chunks] if variable.chunks is not None else variable.shape
         wanted = [asked.get(dim, size) for dim, size in zip(dims, own, strict=True)]
     elif found is not None:
         wanted = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
@@ -468,12 +465,9 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
                 f"write it with layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            full = group.node.names[name]
-            encoding = cf_encoding(stored.variable)
-            if stored.variable.ndim:
-                encoding |= _encoding_of(stored.variable, options, group.node.unlimited)
-            variable = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
-            variables[name], variables[name].encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
+            cut = _encoding_of(stored.variable, options, group.node.unlimited)
+            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+            variables[name].encoding = {**cut, **stored.encoding}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}

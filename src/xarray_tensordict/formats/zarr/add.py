@@ -48,7 +48,7 @@ def add_variables(
                 whole = tuple(slice(0, size) for size in variable.shape)
                 plan_region(change, there, (*key, local), name, variable, whole, None)
     stream_source(source)
-    plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr")
+    plan = plan_added(source, old, there.inference, new, _layout(there, layout), "zarr", options.encoding)
     check_attrs(plan)
     step = finish_of(there, target, options, _batches(plan, there))
     names = {*change.names, *new}

@@ -57,7 +57,7 @@ def create_store(
     if target.kind != "zip" and not (target.kind == "folder" and options.compute):
         refuse_reading_from(source.flat, target)
     stream_source(source)
-    plan = plan_write(source, layout, "zarr", lazily=not options.compute)
+    plan = plan_write(source, layout, "zarr", encoding=options.encoding)
     check_attrs(plan)
     if target.kind == "zip":
         _create_zip(plan, target, options)

@@ -21,7 +21,7 @@ from ...dataset.entries import td_names
 from ...quiet import ZARR_SAYS, quiet
 from .completeness import mark_of, unwritten
 from .entries import Overlay, attrs_key, set_bytes, unmarked
-from .members import walk_members
+from .open import walk_members
 
 
 @dataclass(frozen=True)

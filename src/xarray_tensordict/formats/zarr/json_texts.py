@@ -13,15 +13,15 @@ import zarr
 from ..._compat.zarr import unpickles
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ...core.model import Key
-from ...core.unbatched_entry import with_values
-from ...writing.plan import WritePlan
-from ...writing.stored_form import Place, store_form, to_json
+from ...core.objects import to_json
+from ...writing.plan import WritePlan, unbatched_object
+from ...writing.stored_form import Place, store_form, with_values
 from .completeness import JsonText
 from .entries import put_entries
 from .texts import text_entries, whole_texts
 from .there import There
 from .undo import Undo
-from .write import json_markers, unbatched_object
+from .write import json_markers
 
 
 def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There, undo: Undo) -> None:
@@ -34,7 +34,7 @@ def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There, undo: Undo) ->
         content = _unbatched_content(there)
         for key, variable in unbatched.items():
             path = "/".join(key)
-            content[path] = with_values(content[path], np.asarray(variable.values))
+            content[path] = with_values(path, content[path], np.asarray(variable.values))
         _put_unbatched(content, there, undo)
 
 

@@ -16,10 +16,10 @@ from ...core.model import GroupBatch, Inference, Key
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...quiet import quiet
+from ...writing.blockwise import contiguous
 from ...writing.lazy_sources import reads_from
 from ...writing.plan import Source
 from ...writing.store_fit import fit
-from ...writing.stored_form import contiguous
 from ...writing.streaming import streamed
 from .completeness import kept_texts, mark_of
 from .create import is_consolidated

@@ -15,15 +15,15 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import past_cache, read
+from ..._compat.xarray import past_cache
 from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
 from ...core.model import Key
-from ...core.unbatched_entry import encode_array
+from ...core.objects import jsonable, to_json
+from ...writing.blockwise import contiguous
 from ...writing.encodings import fits_shards, zarr_encoding
-from ...writing.packing import packed
-from ...writing.plan import GroupPlan, WritePlan
+from ...writing.plan import GroupPlan, WritePlan, unbatched_object
 from ...writing.running import compute_all
-from ...writing.stored_form import Stored, contiguous, to_json
+from ...writing.stored_form import Stored
 from .finish import Finish, delayed_finish, finish, mark, zarr_writes
 
 
@@ -165,7 +165,7 @@ def check_attrs(plan: WritePlan) -> None:
         for owner, attrs in owners.items():
             for name, value in attrs.items():
                 try:
-                    json.dumps(_jsonable(value))
+                    json.dumps(jsonable(value))
                 except (TypeError, ValueError) as error:
                     raise TypeError(
                         f"attribute {name!r} of {owner} is {value!r:.60}, which JSON does not hold ({error}), and zarr keeps "
@@ -209,22 +209,17 @@ def _variable(
         return json_variable(name, to_json(stored.payload, name), attrs, taken)
     attrs = {**stored.variable.attrs, **array_markers(stored, sizes)}
     variable = xr.Variable(stored.variable.dims, past_cache(contiguous(stored.variable))._data, attrs, fastpath=True)
-    keep_cf = plan.layout == "xarray"
-    full = group.node.names[name]
-    encoding = zarr_encoding(
-        full,
+    cut = zarr_encoding(
+        group.node.names[name],
         stored.variable,
         zarr_format=options.zarr_format,
         batch_dims=group.batch_dims,
         chunks=options.chunks,
         shards=options.shards,
         compressors=options.compressors,
-        keep_cf=keep_cf,
     )
-    if keep_cf:
-        variable, encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
-    variable.encoding = encoding
-    if not keep_cf and options.zarr_format == 3 and "_FillValue" not in attrs:
+    variable.encoding = {**cut, **stored.encoding}
+    if plan.layout == "tensordict" and options.zarr_format == 3 and "_FillValue" not in attrs:
         # xarray would add the attribute _FillValue = NaN, for nothing
         variable.encoding["_FillValue"] = None
     return variable
@@ -264,29 +259,3 @@ def json_variable(name: str, text: str, attrs: Mapping[str, Any], taken: set[str
     marked = {NON_TENSOR_ATTR: {"encoding": "json"}, **attrs}
     # no coordinate has to do with the bytes of a text
     return xr.Variable((dim,), values, marked, {"coordinates": None, "_FillValue": None})
-
-
-def unbatched_object(plan: WritePlan) -> dict[str, Any]:
-    """The content of the entry ``_unbatched``."""
-    return {
-        path: encode_array(
-            read_now(stored.variable),
-            tuple(str(dim) for dim in stored.variable.dims),
-            attrs=json.loads(to_json({name: _jsonable(value) for name, value in stored.variable.attrs.items()}, path)),
-            role=role,
-            torch_dtype=stored.record.get("torch_dtype"),
-        )
-        for path, (stored, role) in plan.unbatched.items()
-    }
-
-
-def read_now(variable: xr.Variable) -> np.ndarray[Any, Any]:
-    """The values, computed if dask holds them."""
-    return np.asarray(variable.data.compute() if variable.chunks is not None else read(variable))
-
-
-def _jsonable(value: Any) -> Any:
-    """An attribute as xarray writes it to zarr."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,309 @@
+"""Rules 1 and 2: the batch that the caller gives, and the one that a store or a Dataset records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+from .features import Dims, is_made_up, is_marked
+from .model import ArrayInfo, GroupBatch, RecordedBatch
+from .rules import Ballot, by_shape, names_at
+from .suggest import there_are
+
+BatchDims = str | Sequence[str] | int
+
+
+def sizes_of(arrays: Iterable[ArrayInfo]) -> dict[str, int]:
+    """The size of each named dim; the larger one where two arrays disagree."""
+    sizes: dict[str, int] = {}
+    for info in arrays:
+        for dim, size in zip(info.dims, info.shape, strict=True):
+            if dim is not None:
+                sizes[dim] = max(size, sizes.get(dim, 0))
+    return sizes
+
+
+# -- rule 1: given -----------------------------------------------------------------------------------------------------
+
+
+def given_names(given: Any) -> tuple[Any, ...]:
+    """The names in what the caller gave; ``()`` for a count."""
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+
+
+def by_given(ballot: Ballot, given: Any, found: GroupBatch) -> GroupBatch:
+    """Rule 1: what the caller says (names or a count), checked against the arrays.
+
+    Parameters
+    ----------
+    found
+        The batch without `given`. It can always be given: by count, or by names where its axes have none.
+    """
+    if isinstance(given, bool) or not isinstance(given, (Integral, Iterable)):
+        raise TypeError(f"batch_dims: expected a name, a list of names or a count, got {given!r}")
+    if isinstance(given, Integral):
+        return _by_count(ballot, int(given), found)
+    return _by_given_names(ballot, given_names(given), found)
+
+
+def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -> GroupBatch:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"batch_dims: expected names of dims, got {name!r} of type {type(name).__name__}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"batch_dims={list(names)}: a dim can be a batch dim only once")
+    sizes = sizes_of(ballot.arrays)
+    reason = f"batch_dims={list(names)} was given"
+    unknown = [name for name in names if name not in sizes]
+    if not unknown:
+        _check_not_repeated(ballot.voters, names, "leave it out of batch_dims")
+        return GroupBatch(names, tuple(sizes[name] for name in names), "given", reason)
+    made_up = [name for name in unknown if is_made_up(name, 0) or is_marked(name)]
+    if made_up:
+        raise ValueError(
+            f"batch_dims={list(names)}: {made_up[0]!r} is a name that this package makes up for an axis without one, and "
+            f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
+            f"ds.td.set_batch_dims({list(names)})"
+        )
+    count = len(names)
+    as_found = count <= len(found.dims) and all(
+        name == dim or (dim is None and name in unknown) for name, dim in zip(names, found.dims, strict=False)
+    )
+    all_unnamed = len(unknown) == count and all(None in info.dims[:count] for info in ballot.voters)
+    if as_found or (all_unnamed and ballot.voters):
+        batch = _by_count(ballot, count, found)
+        return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
+    raise ValueError(
+        f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
+        f"{there_are(unknown[0], sizes, 'the dims there are')}"
+    )
+
+
+def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
+    if count < 0:
+        raise ValueError(f"batch_dims={count}: expected a count of leading dims, 0 or more")
+    reason = f"batch_dims={count} was given"
+    if count <= len(found.sizes):
+        return GroupBatch(found.dims[:count], found.sizes[:count], "given", reason)
+    voters = _led_by(ballot.voters, found)
+    if not voters:
+        raise ValueError(
+            f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
+        )
+    # the longest array, the first by name of several
+    reference = min(voters, key=lambda info: (-len(info.shape), info.key))
+    dims, sizes = reference.dims[:count], reference.shape[:count]
+    _check_not_repeated([reference], [dim for dim in dims if dim is not None], "give a smaller count")
+    wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
+    if wrong:
+        wrong = [info for info in wrong if info is not reference]
+        raise ValueError(
+            f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
+            + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
+            + "; give a smaller count, or name the batch dims"
+        )
+    return GroupBatch(names_at(voters, count), sizes, "given", reason)
+
+
+def _check_not_repeated(arrays: Iterable[ArrayInfo], names: Iterable[str], advice: str) -> None:
+    for info in arrays:
+        for name in names:
+            if info.dims.count(name) > 1:
+                raise ValueError(
+                    f"batch_dims: {'/'.join(info.key)!r} has the dim {name!r} more than once (dims {list(info.dims)}), so it "
+                    f"cannot be a batch dim; {advice}"
+                )
+
+
+def _led_by(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
+    """The arrays that the first dim of a batch leads, by name where both have one, by size else; all without a batch."""
+    if not found.sizes:
+        return list(voters)
+    dim, size = found.dims[0], found.sizes[0]
+    return [info for info in voters if (info.dims[0] == dim if dim and info.dims[0] else info.shape[0] == size)]
+
+
+# -- rule 2: recorded --------------------------------------------------------------------------------------------------
+
+
+def by_record(
+    ballot: Ballot, record: RecordedBatch, infer: Callable[[], GroupBatch]
+) -> tuple[GroupBatch | None, list[str]]:
+    """Rule 2: what the store records, corrected where the arrays contradict it.
+
+    Parameters
+    ----------
+    infer
+        Gives the batch without the record.
+
+    Returns
+    -------
+    batch
+        None where the record has nothing to say any more.
+    warnings
+        One sentence for each correction.
+    """
+    if record.sizes is None:
+        return _by_recorded_names(ballot, record, infer)
+    length = len(record.sizes)
+    names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
+    dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
+    said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
+    batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
+    candidates = [info for info in ballot.voters if len(info.shape) >= length and not _is_partial(info, record, dims)]
+    # arrays without elements have no vote, and still show that a batch of size zero is true
+    empty = [info for info in ballot.arrays if 0 in info.shape]
+    if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
+        contradicting = [info for info in ballot.voters if _contradicts(info, record, dims)]
+        return batch, [_contradiction(info, record, ballot) for info in contradicting]
+    return _corrected(ballot, record, dims)
+
+
+def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
+    """Whether an array that a tensordict must have written does not lead with the recorded batch any more."""
+    assert record.sizes is not None
+    if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
+        return False
+    # a partial array has some of the batch dims: only their sizes can be wrong
+    recorded = dict(zip(dims, record.sizes, strict=True))
+    pairs = zip(info.dims, info.shape, strict=True)
+    return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
+
+
+def _is_partial(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
+    """Whether an array has some of the recorded dims, by name, and not all: it says nothing about the others."""
+    names = set(dims)
+    held = names.intersection(info.dims)
+    return None not in names and bool(held) and held != names and not _contradicts(info, record, dims)
+
+
+def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
+    return (
+        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
+        f"{list(record.sizes or ())}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
+        f"again, or correct the record"
+    )
+
+
+def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
+    leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
+    # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
+    marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
+    return names_at(marked or leaders, len(sizes)) if leaders else (None,) * len(sizes)
+
+
+def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
+    assert record.sizes is not None
+    found = by_shape(ballot, at_most=len(record.sizes))
+    sizes = found.sizes if found else ()
+    first = next(info for info in ballot.voters if len(info.shape) >= len(record.sizes))
+    warning = (
+        f"{ballot.where}: the recorded batch size {list(record.sizes)} does not fit {'/'.join(first.key)!r} of shape "
+        f"{list(first.shape)}; the batch size is taken from the arrays, {list(sizes)}. Write the store again or "
+        f"annotate it to make the record true"
+    )
+    names = tuple(name or (found.dims[axis] if found else None) for axis, name in enumerate(dims[: len(sizes)]))
+    reason = (
+        f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
+    )
+    return GroupBatch(names, sizes, "recorded", reason), [warning]
+
+
+# -- rule 2: names that were recorded in memory ------------------------------------------------------------------------
+
+
+def _by_recorded_names(
+    ballot: Ballot, record: RecordedBatch, infer: Callable[[], GroupBatch]
+) -> tuple[GroupBatch | None, list[str]]:
+    """Renamed dims are followed, reduced ones dropped; dims that are now in front are added in front."""
+    names = [name for name in record.names or () if name is not None]
+    sizes = sizes_of(ballot.arrays)
+    then = record.in_front.union(names, *record.axes.values())
+    now = {dim: dim for dim in then if dim in sizes} | _followed(then, record, ballot, sizes)
+    lost = [name for name in names if name not in now]
+    kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
+    if lost and kept and not record.axes and _holds_in_order((found := infer()).dims, kept):
+        return found, []  # what was chosen is what is found anyhow, and so it is now
+    new = set(sizes) - set(now.values())
+    renamed = [name for name in lost if _may_be_renamed(name, new, record, ballot)]
+    warnings = [_gone(renamed, kept, ballot)] if renamed else []
+    if names and not kept:
+        return None, warnings
+    front = _dims_in_front([info for info in ballot.voters if set(kept) & set(info.dims)], kept, new, ballot)
+    dims = front + kept
+    reason = f"batch dims {names} are recorded in attrs['tensordict_batch_dims']"
+    followed = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
+    if followed:
+        reason += f"; {', '.join(followed)}"
+    if lost:
+        reason += f"; of them {lost} are no dims any more"
+    if front:
+        reason += f"; {list(front)} are now in front of them"
+    return GroupBatch(dims, tuple(sizes[dim] for dim in dims), "recorded", reason), warnings
+
+
+def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
+    rest = iter(dims)
+    return all(dim in rest for dim in some)
+
+
+def _followed(then: Collection[str], record: RecordedBatch, ballot: Ballot, sizes: Mapping[str, int]) -> dict[str, str]:
+    """What the dims of the record that are gone are called now.
+
+    ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim; after ``rename`` a
+    variable has the same dims but for the new name.
+    """
+    coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
+    found = {dim: coordinates[dim] for dim in then if dim not in sizes and dim in coordinates}
+    for variable, before in record.axes.items():
+        after = next((info.dims for info in ballot.arrays if "/".join(info.key) == variable), ())
+        old = [dim for dim in before if dim not in sizes]
+        new = [str(dim) for dim in after if dim not in before]
+        stayed = all(after.index(dim) == axis for axis, dim in enumerate(before) if dim in after)
+        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
+            found = dict.fromkeys(old, new[0]) | found  # one renamed dim, or several in a stack
+        elif len(old) == len(new) and len(after) == len(before) and stayed:
+            found = dict(zip(old, new, strict=True)) | found
+    return found
+
+
+def _may_be_renamed(name: str, new: Collection[str], record: RecordedBatch, ballot: Ballot) -> bool:
+    """Whether a dim that is gone may have another name now: nothing shows that it was selected or reduced away."""
+    if any(info.key[-1] == name and not info.shape for info in ballot.arrays):
+        return False
+    had_it = [variable for variable, dims in record.axes.items() if name in dims]
+    now = [info for info in ballot.arrays if "/".join(info.key) in had_it]
+    dims = {dim for info in now for dim in info.dims} if now else set(new)
+    return any(dim in new and dim not in ballot.stops for dim in dims if dim is not None)
+
+
+def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
+    left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
+    return (
+        f"{ballot.where}: {', '.join(map(repr, lost))} was chosen as a batch dim and is no dim any more; {left}. If it was "
+        f"renamed, choose again with ds.td.set_batch_dims(...)"
+    )
+
+
+def _dims_in_front(
+    holders: Sequence[ArrayInfo], kept: tuple[str, ...], new: Collection[str | None], ballot: Ballot
+) -> tuple[str, ...]:
+    fronts = set()
+    for info in holders:
+        first = min(info.dims.index(dim) for dim in kept if dim in info.dims)
+        fronts.add(tuple(dim for dim in info.dims[:first] if dim in new))
+    if len(fronts) != 1:
+        return ()
+    front = tuple(str(dim) for dim in fronts.pop())
+    return () if any(dim in ballot.stops for dim in front) else front
+
+
+def named_by_parent(record: RecordedBatch, parent: GroupBatch | None) -> RecordedBatch:
+    """The record with the names of the group above for the axes it shares: another dim may have the same size."""
+    if parent is None or record.sizes is None or record.sizes[: len(parent.sizes)] != parent.sizes:
+        return record
+    own = record.names or (None,) * len(record.sizes)
+    above = (*parent.dims, *(None,) * len(own))
+    return replace(record, names=tuple(name or other for name, other in zip(own, above, strict=False)))

@@ -1,0 +1,167 @@
+"""What the name, the size or the CF attributes of a dim say: features or space, a time, or a name this package made up.
+
+Who votes is in :mod:`.voting`, how the votes are counted in :mod:`.rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from .model import ArrayInfo
+
+Dims = tuple[str | None, ...]
+
+# Names of feature dims (docs/rules/inference.md, rule 3), compared without case and as a whole.
+_NAMES = frozenset(
+    "lat lon latitude longitude x y z i j k xc yc s_rho s_w lev level plev height dep altitude pressure layer nz c channel "
+    "channels band wavelength variable feature features bnds bounds nv vertices strlen".split()
+)
+_PATTERN = re.compile(r"(eta|xi|nav|nz)_.*|(south_north|west_east|bottom_top|depth).*|dept[tuvw]|nz\d+", re.DOTALL)
+_PAIRED = re.compile(r"([xy])_.+", re.DOTALL)
+_MADE_UP = re.compile(r"dim_(\d+)(_\d+)?")
+_MARKED = re.compile(r"batch_\d+(_.*)?", re.DOTALL)
+
+# CF sections 4.1 to 4.3: what marks a coordinate as spatial or vertical.
+_SPATIAL_STANDARD_NAMES = frozenset(
+    "latitude longitude grid_latitude grid_longitude projection_x_coordinate projection_y_coordinate altitude height depth "
+    "air_pressure model_level_number geopotential_height atmosphere_sigma_coordinate ocean_sigma_coordinate "
+    "atmosphere_hybrid_sigma_pressure_coordinate atmosphere_hybrid_height_coordinate ocean_s_coordinate "
+    "ocean_s_coordinate_g1 ocean_s_coordinate_g2 ocean_layer".split()
+)
+_LATITUDE_UNITS = frozenset("degrees_north degree_north degree_n degrees_n degreen degreesn".split())
+_LONGITUDE_UNITS = frozenset("degrees_east degree_east degree_e degrees_e degreee degreese".split())
+_LATITUDE_NAMES = frozenset({"lat", "latitude", "nav_lat", "xlat"})
+_LONGITUDE_NAMES = frozenset({"lon", "longitude", "nav_lon", "xlong"})
+_TIME_NAMES = frozenset({"time", "t", "date", "datetime"})
+
+MADE_UP = "an axis without a name"
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(2**14)  # stores of many arrays, and their reprs, ask for the same few names again and again
+def _local(dim: str) -> str:
+    """The name of a dim in its own group: the flat view calls it ``data.demo_0.dim_3``."""
+    return dim.rpartition(".")[2]
+
+
+@lru_cache(2**14)
+def is_feature_name(dim: str) -> bool:
+    """Whether a dim of this name holds features or space, whatever the store says of it."""
+    name = _local(dim).lower()
+    return name in _NAMES or _PATTERN.fullmatch(name) is not None
+
+
+@lru_cache(2**14)
+def is_made_up(dim: str, size: int) -> bool:
+    """Whether this package made up the name of an axis: ``dim_<size>``; a selection may have shortened the axis since.
+
+    xarray's own ``dim_0``, ``dim_1`` count axes. Such an axis is longer than its number.
+    """
+    found = _MADE_UP.fullmatch(_local(dim))
+    return found is not None and size <= int(found[1])
+
+
+@lru_cache(2**14)
+def is_marked(dim: str | None) -> bool:
+    """Whether this package named a dim as a batch axis: ``batch_0``, ``data.demo_0.batch_0``."""
+    return dim is not None and _MARKED.fullmatch(_local(dim)) is not None
+
+
+def _paired(dims: Dims) -> set[str]:
+    """The dims of one array that are x and y of one grid: ``x_rho`` beside ``y_rho``."""
+    axes = {dim: found[1] for dim in dims if dim is not None and (found := _PAIRED.fullmatch(_local(dim).lower()))}
+    return set(axes) if set(axes.values()) == {"x", "y"} else set()
+
+
+# -- feature dims ------------------------------------------------------------------------------------------------------
+
+
+def feature_dims(arrays: Iterable[ArrayInfo], voters: Iterable[ArrayInfo]) -> dict[str, str]:
+    """Find the dims that hold features or space, each with the reason as the end of "'lat' is ...".
+
+    Parameters
+    ----------
+    arrays
+        All arrays in reach: the coordinates among them say what a dim is.
+    voters
+        The arrays that vote.
+
+    Examples
+    --------
+    >>> feature_dims([], [ArrayInfo(("t2m",), (4, 3), dims=("time", "lat"))])
+    {'lat': 'a feature dim by its name'}
+    """
+    arrays, voters = tuple(arrays), tuple(voters)
+    found: dict[str, str] = {}
+    longest: dict[str, int] = {}
+    for dims, shape in dict.fromkeys((info.dims, info.shape) for info in (*arrays, *voters)):
+        paired = _paired(dims)
+        for dim, size in zip(dims, shape, strict=True):
+            if dim is None:
+                continue
+            longest[dim] = max(size, longest.get(dim, 0))
+            if is_feature_name(dim):
+                found[dim] = "a feature dim by its name"
+            elif dim in paired:
+                found[dim] = "space, as one of a pair of x and y"
+            elif dims.count(dim) > 1:
+                found[dim] = "more than once in one array"
+    found.update((dim, MADE_UP) for dim, size in longest.items() if is_made_up(dim, size))
+    for info in arrays:
+        if info.dims == (info.key[-1],) and _is_spatial_coordinate(info):
+            found[info.key[-1]] = "space by its CF attributes"
+        elif _is_grid(info, voters):
+            found.update((dim, f"space, on the grid of {info.key[-1]!r}") for dim in info.dims if dim is not None)
+    return found
+
+
+def _is_latitude(info: ArrayInfo) -> bool:
+    units = str(info.attrs.get("units", "")).lower()
+    standard_name = info.attrs.get("standard_name")
+    return standard_name == "latitude" or units in _LATITUDE_UNITS or info.key[-1].lower() in _LATITUDE_NAMES
+
+
+def _is_longitude(info: ArrayInfo) -> bool:
+    units = str(info.attrs.get("units", "")).lower()
+    standard_name = info.attrs.get("standard_name")
+    return standard_name == "longitude" or units in _LONGITUDE_UNITS or info.key[-1].lower() in _LONGITUDE_NAMES
+
+
+def _is_spatial_coordinate(info: ArrayInfo) -> bool:
+    attrs = info.attrs
+    units = str(attrs.get("units", "")).lower()
+    return (
+        str(attrs.get("axis", "")).upper() in {"X", "Y", "Z"}
+        or attrs.get("standard_name") in _SPATIAL_STANDARD_NAMES
+        or units in _LATITUDE_UNITS
+        or units in _LONGITUDE_UNITS
+        or attrs.get("positive") in {"up", "down"}
+    )
+
+
+def _is_grid(info: ArrayInfo, voters: Iterable[ArrayInfo]) -> bool:
+    """A 2-D latitude or longitude whose dims some voter has behind another; without that it is a swath."""
+    if len(info.shape) != 2 or None in info.dims or not (_is_latitude(info) or _is_longitude(info)):
+        return False
+    grid = set(info.dims)
+    return any(grid <= set(voter.dims) and voter.dims[0] not in grid for voter in voters)
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(2**14)
+def is_time_name(dim: str) -> bool:
+    """Whether a dim of this name is a time, whatever its coordinate says."""
+    return _local(dim).lower() in _TIME_NAMES
+
+
+def is_time(info: ArrayInfo) -> bool:
+    """Whether an array is a time, by its values or its CF attributes."""
+    attrs = info.attrs
+    encoded = " since " in str(attrs.get("units", ""))
+    return info.kind == "time" or encoded or attrs.get("axis") == "T" or attrs.get("standard_name") == "time"

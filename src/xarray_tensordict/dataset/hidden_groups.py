@@ -1,0 +1,98 @@
+"""Groups with a batch of their own under a root without one: which of them a flat Dataset leaves out, and how to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..core.model import ArrayInfo, GroupBatch, Inference, Key
+from ..core.voting import names_of
+
+Hidden = Mapping[str, tuple[int, ...]]
+"""The batch size of each group that is left out, by its path in the store."""
+
+
+def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
+    """Find the groups that a flat Dataset leaves out, topmost only: those with a batch of their own under a root without one.
+
+    Groups of the same entries side by side are shown or left out together: one odd episode must not hide the others.
+    """
+    if inference.batch_size:
+        return {}
+    hidden: dict[Key, GroupBatch] = {}
+    for key in sorted(inference.groups, key=len):
+        if inference.groups[key].sizes and not is_within(key, hidden):
+            hidden[key] = inference.groups[key]
+    shown = {kind for kind, keys in _alike(inference).items() if any(not inference.groups[key].sizes for key in keys)}
+    kinds = {key: kind for kind, keys in _alike(inference).items() for key in keys}
+    return {key: batch for key, batch in hidden.items() if kinds.get(key) not in shown}
+
+
+def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
+    """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
+    found: list[str] = []
+    if inference.batch_size:
+        return found
+    for keys in _alike(inference).values():
+        batched = [key for key in keys if inference.groups[key].sizes]
+        others = [key for key in keys if not inference.groups[key].sizes]
+        if batched and others and not is_within(keys[0], hidden):
+            reason = inference.groups[others[0]].reason
+            found.append(
+                f"groups of the same entries differ: {names_of(batched)} has batch size {list(inference.groups[batched[0]].sizes)}, "
+                f"{names_of(others)} none ({reason}), so none of them is left out"
+            )
+    return found
+
+
+def _alike(inference: Inference) -> dict[tuple[Key, frozenset[Key]], list[Key]]:
+    """The groups side by side that have the same entries."""
+    entries: dict[Key, set[Key]] = {}
+    for key in inference.classes:
+        for length in range(1, len(key)):
+            entries.setdefault(key[:length], set()).add(key[length:])
+    found: dict[tuple[Key, frozenset[Key]], list[Key]] = {}
+    for key in sorted(entries):
+        found.setdefault((key[:-1], frozenset(entries[key])), []).append(key)
+    return found
+
+
+def is_within(key: Key, groups: Collection[Key]) -> bool:
+    """Whether a group is one of some groups, or lies in one."""
+    return any(key[:length] in groups for length in range(len(key) + 1))
+
+
+def parent_of_episodes(hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo]) -> Key | None:
+    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries and features."""
+    for parent in dict.fromkeys(key[:-1] for key in hidden):
+        groups = [key for key in inference.groups if key[:-1] == parent and key and inference.groups[key].sizes]
+        layouts = {frozenset(_layout(key, inference, infos)) for key in groups}
+        if len(groups) > 1 and len(layouts) == 1 and set(groups) <= set(hidden):
+            return parent
+    return None
+
+
+def _layout(group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo]) -> list[Any]:
+    """What episodes must agree on: names, kinds and feature sizes of the entries that have rows, and the scalars."""
+    found: list[Any] = []
+    for key, info in infos.items():
+        if key[: len(group)] == group and (inference.classes[key] == "batched" or not info.shape):
+            found.append((key[len(group) :], info.kind, info.shape[1:]))
+    return found
+
+
+def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
+    """Say which groups are left out and how to get them; "" where none is."""
+    if not hidden:
+        return ""
+    first = next(iter(hidden))
+    some = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
+    more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
+    groups = "groups" if len(hidden) > 1 else "group"
+    text = (
+        f"{len(hidden)} {groups} with a batch of their own ({some}{more}); open one with group={first!r}, "
+        f"all with xr.open_datatree(...) or nested=True"
+    )
+    if episodes_in is None:
+        return text
+    return f"{text}; episodes of different lengths become one Dataset with dt[{episodes_in!r}].td.concat('time')"
