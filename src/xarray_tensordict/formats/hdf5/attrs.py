@@ -180,10 +180,11 @@ def netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[st
 
 
 def _is_netcdf(value: Any) -> bool:
-    """Whether netCDF has an attribute for a text or a list, if only a similar one."""
-    if isinstance(value, list) and len({isinstance(item, str) for item in value}) > 1:
+    """Whether netCDF holds an attribute: numbers, a text, or a list of texts without a number among them."""
+    if not isinstance(value, str | list | np.ndarray):
         return False
-    return isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"
+    kind = np.asarray(value).dtype.kind
+    return kind in "iuf" or (kind == "U" and all(isinstance(item, str) and "\0" not in item for item in value))
 
 
 # -- names of dims -------------------------------------------------------------------------------------------------------

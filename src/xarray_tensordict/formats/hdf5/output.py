@@ -133,7 +133,7 @@ def _bytes_of(dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any
     """How much of the disk values can take: whole chunks, not compressed."""
     longer = 0
     if dataset.dtype.kind == "O":
-        longer = sum(64 + getattr(item, "nbytes", 4 * len(item)) for item in values.flat if item is not None)
+        longer = sum(64 + text_size(item) for item in values.flat)
     if dataset.chunks is None:
         whole = dataset.id.get_offset() is None  # nothing of it is stored yet
         return longer + (math.prod(dataset.shape) * dataset.dtype.itemsize if whole else 0)
@@ -141,6 +141,13 @@ def _bytes_of(dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any
         (part.stop - 1) // size - part.start // size + 1 for part, size in zip(region, dataset.chunks, strict=True)
     )
     return int(longer + chunks * (math.prod(dataset.chunks) * dataset.dtype.itemsize + _PER_CHUNK))
+
+
+def text_size(item: Any) -> int:
+    """How many bytes a text, bytes or a row take."""
+    if isinstance(item, str):
+        return len(item.encode("utf-8", "surrogatepass"))
+    return int(item.nbytes) if isinstance(item, np.ndarray) else len(item or b"")
 
 
 class Part:

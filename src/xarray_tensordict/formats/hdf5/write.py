@@ -36,7 +36,7 @@ from ...writing.streaming import stream_source
 from .append import append_rows, check_rows
 from .attrs import netcdf_attrs, stored_attribute, write_attrs
 from .file import check_not_written
-from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, written_beside, written_to
+from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, text_size, written_beside, written_to
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
@@ -346,7 +346,7 @@ def _write_scalar(output: Hdf5Output, node: h5py.Group, name: str, stored: Store
     if not isinstance(value, str) or "\0" in value:
         _write_json(output, node, name, to_json(value, name), stored.variable.attrs, stored.record)
         return
-    output.room(4 * len(value))
+    output.room(text_size(value))
     dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
     dataset.attrs[STR_ATTR] = True
     write_attrs(dataset, stored.variable.attrs, stored.record)
@@ -360,7 +360,7 @@ def _write_json(
     attrs: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
 ) -> None:
-    output.room(4 * len(text))
+    output.room(text_size(text))
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
     dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
     write_attrs(dataset, attrs or {}, record or {})
@@ -371,6 +371,8 @@ def _write_json(
 
 def _encoding_of(variable: xr.Variable, options: Hdf5Options, unlimited: frozenset[str]) -> dict[str, Any]:
     """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
+    if not variable.ndim:
+        return {}
     encoding = {word: variable.encoding[word] for word in _KEPT if variable.encoding.get(word)}
     compression = encoding.get("compression")
     plugin = isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))
