@@ -253,8 +253,10 @@ def _lay_out(job: _Job, folder: Path, target: Path) -> None:
         with path.open("r+b") as file:
             allocate(file.fileno(), 0, path.stat().st_size, str(target))
     _tell_float8(job, folder)
+    for key, names in _named_levels(job.template):
+        _note(folder.joinpath(*map(file_stem, key)) / META, "_names", names)
     for key, name in job.classes.items():
-        _note_class(folder.joinpath(*map(file_stem, key)) / META, name)
+        _note(folder.joinpath(*map(file_stem, key)) / META, CLASS_NAME, name)
     for entry in job.tensors:
         if entry.variable.chunks is None:
             _write_variable(entry, _Target.of(entry, folder))
@@ -276,11 +278,24 @@ def _tell_float8(job: _Job, folder: Path) -> None:
         )
 
 
-def _note_class(path: Path, name: str) -> None:
-    """Keep the name of a tensorclass; as tensordict itself keeps it, it could only be loaded where the class is."""
+def _named_levels(td: TensorDict, key: Key = ()) -> Iterator[tuple[Key, list[str]]]:
+    """The names of the batch dims of each level that has some."""
+    if any(td.names):
+        yield key, td.names
+    for name, value in td.items():
+        if isinstance(value, TensorDict):
+            yield from _named_levels(value, (*key, name))
+
+
+def _note(path: Path, word: str, value: Any) -> None:
+    """Add a word to a ``meta.json``, unless it is there: an entry may be called so.
+
+    tensordict 0.14 writes no names of dims; and as tensordict keeps the name of a tensorclass, a store could only be loaded
+    where the class is.
+    """
     meta = json.loads(path.read_bytes())
-    meta.setdefault(CLASS_NAME, name)  # an entry may be called so
-    path.write_text(json.dumps(meta))
+    if word not in meta:
+        path.write_text(json.dumps({**meta, word: value}))
 
 
 def _store_chunked(job: _Job, folder: Path) -> Any:
