@@ -14,8 +14,9 @@ from typing import Any
 
 from ...core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name
 from ...core.suggest import there_are
-from ...warnings import InferredBatchWarning, LeftOutWarning, warn
+from ...warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
 from ..fingerprint import Described, Entry, said_of
+from .age_order import in_age_order, writer_cursor
 from .consolidated import consolidated_level, read_footer
 from .files import ArchiveFiles, FolderFiles
 from .levels import META, Level, LevelReader, Node
@@ -44,8 +45,9 @@ class MemmapStore:
         How messages call it.
     """
 
-    def __init__(self, reader: LevelReader, root: Node, description: str) -> None:
+    def __init__(self, reader: LevelReader, root: Node, description: str, turn: tuple[int, int] | None = None) -> None:
         self._reader = reader
+        self._turn = turn
         self._description = description
         self._nodes: dict[Key, Node] = {(): root}
         self._levels: dict[Key, Level] = {}
@@ -101,8 +103,8 @@ class MemmapStore:
             reader = LevelReader(files, allow_pickle=allow_pickle)
             return cls(reader, reader.root(), description)._at(root)
         if checkpoint.get("is_pytree"):
-            level = _pytree(files, folder, checkpoint, described, description, filled=filled)
-            return cls(LevelReader(files), level, description)._at(root)
+            level, trim = _pytree(files, folder, checkpoint, described, description, filled=filled)
+            return cls(LevelReader(files), level, description, _turn(folder, trim, description))._at(root)
         reader = LevelReader(files, allow_pickle=allow_pickle)
         node = reader.root()
         level = reader.level(node)
@@ -110,10 +112,11 @@ class MemmapStore:
         if level.values.keys() >= _COMPACT:
             _tell_compact(description, checkpoint)
             batch = ()
+        trim = None
         if filled and batch:
-            trim = (batch[0], _filled_rows(checkpoint, batch, _cursor(folder), description))
+            trim = (batch[0], _filled_rows(checkpoint, batch, writer_cursor(folder), description))
             reader = LevelReader(files, allow_pickle=allow_pickle, trim=trim)
-        return cls(reader, node, description)._at(root)
+        return cls(reader, node, description, _turn(folder, trim, description))._at(root)
 
     @property
     def description(self) -> str:
@@ -141,6 +144,8 @@ class MemmapStore:
         for name, value in level.values.items():
             dims = (None,) * value.ndim
             arrays[name] = StoredArray(name, value, dims, role="coord", non_tensor=True, raw=value.ndim > 0)
+        if self._turn is not None:
+            arrays = {name: in_age_order(array, *self._turn) for name, array in arrays.items()}
         return StoredGroup(
             key,
             arrays,
@@ -208,13 +213,20 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _cursor(folder: Path) -> int | None:
-    """Where the writer would write next, of which torchrl keeps a note beside the storage."""
-    try:
-        found = json.loads((folder.parent / "writer" / "metadata.json").read_bytes()).get("cursor")
-    except (OSError, ValueError, AttributeError):
+def _turn(folder: Path, trim: tuple[int, int] | None, where: str) -> tuple[int, int] | None:
+    """The rows of a full buffer, and the one that is the oldest; None where they are in the order of their age."""
+    cursor = writer_cursor(folder)
+    if trim is None or not cursor or trim[1] < trim[0]:
         return None
-    return found if isinstance(found, int) else None
+    if 0 < cursor < trim[1]:
+        return trim[1], cursor
+    if cursor != trim[1]:
+        warn(
+            f"{where}: the writer of the replay buffer notes that it would write row {cursor} next, and there are {trim[1]}; the "
+            f"rows are in the order of the storage, and which of them is the oldest is not known",
+            IncompleteStoreWarning,
+        )
+    return None
 
 
 def _filled_rows(checkpoint: Mapping[str, Any], batch: tuple[int, ...], cursor: int | None, where: str) -> int:
@@ -273,14 +285,15 @@ def _pytree(
     where: str,
     *,
     filled: bool,
-) -> Level:
-    """The level that a storage of tensors in dicts, lists and tuples is shown as."""
+) -> tuple[Level, tuple[int, int] | None]:
+    """The level that a storage of tensors in dicts, lists and tuples is shown as, and the rows there are and are shown."""
     entries: Mapping[str, Mapping[str, Any]] = checkpoint.get("metadata") or {}
     shapes = [tuple(entry["shape"]) for entry in entries.values()]
     shared = _shared_lead(shapes)
-    rows = _filled_rows(checkpoint, shared, _cursor(folder), where) if filled and shared else None
+    rows = _filled_rows(checkpoint, shared, writer_cursor(folder), where) if filled and shared else None
     batch = () if not shared else (shared[0] if rows is None else rows,)
-    reader = LevelReader(files, trim=None if rows is None else (shared[0], rows))
+    trim = None if rows is None else (shared[0], rows)
+    reader = LevelReader(files, trim=trim)
     root = Level(batch)
     for path, entry in entries.items():
         parts = [part.replace("_<dot>_", ".") for part in path.split(".")]
@@ -296,4 +309,4 @@ def _pytree(
             assert isinstance(below, Level)
             level = below
         reader.add_leaf(level, parts[-1], entry, stored, Entry(described, ("metadata", path), said_of(entry)))
-    return root
+    return root, trim
