@@ -77,7 +77,7 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     features = feature_dims(infos, infos)
     holders = [info for info in infos if names.intersection(info.dims)]
     others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
-    if others or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
+    if others or len(names) > 1 or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}
         value |= {_AXES: axes} if (axes := _axes(holders, names)) else {}
