@@ -53,7 +53,11 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
                 f"ds.td.set_batch_dims(...) or delete it"
             )
     dims = {variable: tuple(names) for variable, names in axes.items()}
-    return {_key(path): RecordedBatch(None, tuple(names), frozenset(in_front), dims) for path, names in groups.items()}
+    found = {}
+    for path, names in groups.items():
+        own = {name: then for name, then in dims.items() if f"{name}/".startswith(f"{path}/" if path else "")}
+        found[_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own)
+    return found
 
 
 def _key(path: str) -> Key:
