@@ -19,10 +19,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import accessor as _accessor  # noqa: F401 - registers ds.td and dt.td
+from .annotate import (
+    annotate,  # at once: a submodule of the name of its function would take its place when it is imported later
+)
 
 if TYPE_CHECKING:
     from . import testing
-    from .annotate import annotate
     from .core.inference import infer_batch
     from .core.model import ArrayInfo
     from .lazy.persistent import open_persistent
@@ -59,7 +61,6 @@ _WHERE = {
     "LeftOutWarning": "warnings",
     "SlowReadWarning": "warnings",
     "StoredFormWarning": "warnings",
-    "annotate": "annotate",
     "infer_batch": "core.inference",
     "inspect": "show.inspection",
     "open_persistent": "lazy.persistent",

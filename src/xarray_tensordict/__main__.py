@@ -1,5 +1,5 @@
 """``python -m xarray_tensordict``: the command line."""
 
-from .cli.app import main
+from .command_line.app import main
 
 main(prog_name="xarray-tensordict")

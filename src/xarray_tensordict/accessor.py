@@ -343,20 +343,21 @@ class DatasetAccessor(LoadingMethods):
         Parameters
         ----------
         path
-            A path, or with ``layout="tensordict"`` a binary file object.
+            A path, or a binary file object.
         layout
             "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
             batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
             ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
         mode
-            "w" (the default) replaces an HDF5 file that is there (written beside and renamed, so that it may be the one that
-            `ds` reads from), "w-" and "x" refuse an existing file, "a" adds variables and groups to it. A file of another
-            kind is never replaced.
-        group
-            The group that becomes the root.
+            None replaces the group `group`, by default the root and so the file, and leaves other groups as they are. "w"
+            replaces the file, "w-" and "x" refuse an existing file, "a" adds variables and groups to it. All of these write
+            beside the file and rename, so it may be the one that `ds` reads from. A file of another kind is never replaced.
+        group, progress
+            As in :meth:`to_zarr`.
         append_dim
-            Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The rows are
-            written to a copy of the file, which is renamed. Variables without the dim have to be what is there.
+            Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The file is changed
+            in place. Where that fails the rows that were there stay, and nobody else may have the file open. Variables
+            without the dim have to be what is there.
         encoding
             By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
             ``chunks``).
@@ -367,8 +368,6 @@ class DatasetAccessor(LoadingMethods):
         compute
             False: check everything now, and return a dask ``Delayed`` that writes the file. Not with a cluster: blocks are
             computed on any scheduler, and written by this process, one by one.
-        progress
-            Show a bar (of tqdm where it is installed, else of dask).
 
         Returns
         -------
@@ -379,8 +378,10 @@ class DatasetAccessor(LoadingMethods):
         ------
         FileExistsError
             With mode "w-" or "x" where there is a file.
+        BlockingIOError
+            Where another process writes to the file, or has changed it meanwhile; with `append_dim` also where one reads it.
         ValueError, TypeError, NotImplementedError
-            For what the file cannot hold. The target has not been touched.
+            For what the file cannot hold, and where this process writes to it. The target has not been touched.
 
         Examples
         --------
@@ -414,7 +415,7 @@ class DatasetAccessor(LoadingMethods):
         batch_dims: BatchDims | None = None,
         *,
         coords: bool | Iterable[str] = True,
-        unbatched: Literal["drop", "expand", "raise"] = "drop",
+        unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
         exclude: Iterable[str] = (),
         mode: Literal["w", "w-"] = "w",
         compute: bool = True,
@@ -431,24 +432,20 @@ class DatasetAccessor(LoadingMethods):
             A folder. It is written beside and renamed: a memory-mapped tensordict that is there is replaced when all is
             written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
             ``.tdz`` gives an archive.
-        batch_dims
-            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
-        coords
-            Whether coordinates become entries, or the names of those that do.
+        batch_dims, coords, exclude
+            As in :meth:`to_tensordict`.
         unbatched
-            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out,
-            "expand" writes them once for each element of the batch, "raise" raises. tensordict cannot memory-map
-            unbatched tensors; ``to_zarr`` and ``to_h5`` keep them.
-        exclude
-            Names of variables or of groups to leave out.
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
+            entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
+            "expand" writes them once for each element of the batch, "raise" raises.
         mode
             "w" replaces what is there, "w-" refuses it.
         compute
-            False: check everything, make a hidden folder beside with the metadata and what dask does not hold, and
+            False: check everything, make a hidden folder beside with the metadata and what is small or in memory, and
             return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
             it failed; until then the target is as it was. If it is never computed, delete ``.<name>.<number>.tmp``.
         progress
-            Show dask's progress bar.
+            As in :meth:`to_zarr`.
 
         Returns
         -------

@@ -5,26 +5,21 @@ Only metadata is written: no array data is read or rewritten, and nothing is wri
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import xarray as xr
 
 from .core.inference import BatchDims, infer_batch
-from .core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, batch_record
+from .core.metadata import batch_record
 from .core.model import GroupBatch, Inference, Key, Store, walk
 from .core.naming import Dims, DimsArgument, name_batch
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.record import infer_dataset
-from .formats.registry import describe_source, format_of, open_store, unwrapped
-from .quiet import ZARR_SAYS, quiet
-
-Dimensions = dict[Key, tuple[int, Dims]]
-"""For each array to be named its number of axes and their names."""
+from .formats.base import Annotations
+from .formats.registry import Source, find_source, is_url
 
 
 def annotate(
@@ -78,20 +73,11 @@ def annotate(
     >>> xr.open_zarr(path)["obs"].dims
     ('time', 'dim_3')
     """
-    source = unwrapped(store)
-    description = describe_source(source)
-    if format_of(source, description) == "memmap":
-        raise ValueError(
-            f"{description}: a memory-mapped tensordict records its batch, and has no place for the names of other dims; set "
-            f"td.names with tensordict, or give the names on opening with dims={{...}}"
-        )
-    _check_writable(source, description)
-    opened = open_store(
-        source,
-        group=group,
-        consolidated=False if _is_zarr(source, description) else None,
-        storage_options=storage_options,
-    )
+    source = find_source(store)
+    if source.format.why_not_annotated is not None:
+        raise ValueError(f"{source.description}: {source.format.why_not_annotated}")
+    _check_writable(source)
+    opened = source.open(group=group, consolidated=False, storage_options=storage_options)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # annotating tells of what is in the way by raising
@@ -102,21 +88,13 @@ def annotate(
         inference = layout.inference or _infer_all(layout)
         # what the entry _unbatched holds is in nobody's way
         restored = {str(name) for name in ds.variables} - in_store
-        _check_honest(ds, restored, batch_dims, description)
+        _check_honest(ds, restored, batch_dims, source.description)
         missing = _missing_dims(opened, layout)
-        _check_fill_values(opened, missing, description)
     finally:
         opened.close()
     records = {key: _record(batch) for key, batch in inference.groups.items() if key in layout.groups}
-    if _is_zarr(source, description):
-        _write_zarr(source, group, missing, records, storage_options)
-    else:
-        _write_hdf5(source, group, missing, records)
+    source.format.annotate(source.value, source.description, Annotations(missing, records, group, storage_options))
     return inference
-
-
-def _is_zarr(source: Any, description: str) -> bool:
-    return format_of(source, description) == "zarr"
 
 
 def _infer_all(layout: Layout) -> Inference:
@@ -131,17 +109,16 @@ def _record(batch: GroupBatch) -> dict[str, Any]:
 # -- checks, before anything is written --------------------------------------------------------------------------------
 
 
-def _check_writable(source: Any, description: str) -> None:
-    if isinstance(source, (str, os.PathLike)) and "://" not in os.fspath(source):
-        is_zarr = _is_zarr(source, description)
-        if is_zarr and os.path.isfile(source):
-            raise PermissionError(
-                f"{description} is a zip archive, whose entries cannot be replaced; write a new one with ds.td.to_zarr"
-            )
-        if not os.access(source, os.W_OK):
+def _check_writable(source: Source) -> None:
+    value, description = source.value, source.description
+    if source.is_path and not is_url(value):
+        fixed = source.format.why_not_changed(value)
+        if fixed is not None:
+            raise PermissionError(f"{description}: {fixed}; write a new store with ds.td.to_zarr")
+        if not os.access(value, os.W_OK):
             raise PermissionError(f"{description} cannot be written to; change its permissions, or annotate a copy")
-    read_only = getattr(source, "read_only", None)
-    mode = getattr(getattr(source, "file", None), "mode", None)
+    read_only = getattr(value, "read_only", None)
+    mode = getattr(getattr(value, "file", None), "mode", None)
     if read_only is True or mode == "r":
         raise PermissionError(f"{description} was opened for reading only; open it with mode 'r+' to annotate it")
 
@@ -172,155 +149,14 @@ def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | No
         )
 
 
-def _missing_dims(store: Store, layout: Layout) -> Dimensions:
+def _missing_dims(store: Store, layout: Layout) -> dict[Key, Dims]:
     """The arrays that lack a name for an axis, with the names of all their axes."""
-    missing: Dimensions = {}
+    missing: dict[Key, Dims] = {}
     for group in walk(store):
         for name, array in group.arrays.items():
             key = (*group.key, name)
             if array.non_tensor:
                 continue
             if None in array.dims and key in layout.named:
-                missing[key] = (len(array.shape), layout.named[key])
+                missing[key] = layout.named[key]
     return missing
-
-
-def _check_records(root: Any, missing: Dimensions) -> None:
-    """Arrays of records are shown as groups of their fields; tensordict has no such thing."""
-    records = sorted(
-        {"/".join(key[:-1]) for key in missing if len(key) > 1 and hasattr(root["/".join(key[:-1])], "dtype")}
-    )
-    if records:
-        raise ValueError(
-            f"bare tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
-            f"Nothing was changed"
-        )
-
-
-def _check_fill_values(store: Store, missing: Dimensions, description: str) -> None:
-    """In zarr v2 dimension names make xarray take the fill value for a mask: 0 can be taken back, others cannot."""
-    root = getattr(store, "zarr_group", None)
-    if root is None or root.metadata.zarr_format != 2:
-        return
-    masked = [
-        f"{'/'.join(key)!r} (fill_value {root['/'.join(key)].fill_value})"
-        for key in missing
-        if root["/".join(key)].fill_value not in (None, 0, 0.0, False, "", b"")
-        and root["/".join(key)].dtype.kind not in "mM"
-        and not _is_nan(root["/".join(key)].fill_value)
-    ]
-    if masked:
-        raise ValueError(
-            f"{description}: with dimension names, plain xarray would take the fill value of these zarr v2 arrays for missing "
-            f"data: {', '.join(masked)}. Write the store again with ds.td.to_zarr(...). Nothing was changed"
-        )
-
-
-def _is_nan(value: Any) -> bool:
-    return bool(value != value)
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def _write_zarr(
-    source: Any,
-    group: str | None,
-    missing: Dimensions,
-    records: Mapping[Key, dict[str, Any]],
-    storage_options: dict[str, Any] | None,
-) -> None:
-    import zarr
-
-    with quiet(*ZARR_SAYS):
-        if isinstance(source, zarr.Group):
-            whole = source
-        else:
-            where = os.fspath(source) if isinstance(source, os.PathLike) else source
-            whole = zarr.open_group(where, mode="r+", use_consolidated=False, storage_options=storage_options)
-        consolidated = _consolidated_paths(whole)
-        root: Any = whole[group.strip("/")] if group and group.strip("/") else whole
-        _check_records(root, missing)
-        texts = list(_byte_arrays(root))
-        for key, (_, dims) in missing.items():
-            _name_zarr_array(root["/".join(key)], dims)
-        for path, array in texts:
-            _name_zarr_array(array, (f"{path.rsplit('/', 1)[-1]}_json",))
-        for key, record in records.items():
-            node = root.get("/".join(key)) if key else root  # a group may be in the entry _unbatched alone
-            if isinstance(node, zarr.Group) and dict(node.attrs).get(BATCH_ATTR) != record:
-                node.attrs[BATCH_ATTR] = record
-        for path in consolidated:
-            zarr.consolidate_metadata(whole.store, path=path)
-
-
-def _consolidated_paths(whole: Any) -> list[str]:
-    """Where the store has consolidated metadata: at its root, or at the group that was given."""
-    import zarr
-
-    found = []
-    for path in dict.fromkeys(["", whole.path]):
-        try:
-            node = zarr.open_group(whole.store, mode="r", path=path or None)
-        except (FileNotFoundError, ValueError):
-            continue
-        if node.metadata.consolidated_metadata is not None:
-            found.append(path)
-    return found
-
-
-def _byte_arrays(root: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of bytes that hold non-tensor entries and have no dimension name: without one open_zarr raises."""
-    import zarr
-
-    from .formats.zarr.members import walk_members
-
-    for path, node in walk_members(root):
-        if isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs:
-            named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
-            if not named and path != UNBATCHED_NAME:
-                yield path, node
-
-
-def _name_zarr_array(array: Any, dims: Dims) -> None:
-    """Write dimension names into the metadata document of an array; zarr has no call that does so."""
-    from zarr.core.buffer import default_buffer_prototype
-    from zarr.core.sync import sync
-
-    prototype = default_buffer_prototype()
-
-    def rewrite(name: str, change: Mapping[str, Any]) -> None:
-        key = f"{array.path}/{name}" if array.path else name
-        buffer = sync(array.store.get(key, prototype))
-        document = json.loads(buffer.to_bytes()) if buffer is not None else {}
-        sync(array.store.set(key, prototype.buffer.from_bytes(json.dumps({**document, **change}, indent=2).encode())))
-
-    if array.metadata.zarr_format == 3:
-        rewrite("zarr.json", {"dimension_names": list(dims)})
-        return
-    if array.fill_value is not None and not _is_nan(array.fill_value):
-        # checked before: it is zero, which is what a missing chunk reads as without a fill value too
-        rewrite(".zarray", {"fill_value": None})
-    rewrite(".zattrs", {"_ARRAY_DIMENSIONS": list(dims)})
-
-
-def _write_hdf5(source: Any, group: str | None, missing: Dimensions, records: Mapping[Key, dict[str, Any]]) -> None:
-    import h5py
-
-    from .formats.hdf5.files import open_for_changes
-
-    if isinstance(source, (str, os.PathLike)):
-        with open_for_changes(source) as file:
-            _write_hdf5(file, group, missing, records)
-        return
-    root = source[group] if group and group.strip("/") else source
-    _check_records(root, missing)
-    for key, (_, dims) in missing.items():
-        dataset = root["/".join(key)]
-        for axis, dim in enumerate(dims):
-            if not dataset.dims[axis].label and not len(dataset.dims[axis]):
-                dataset.dims[axis].label = dim
-    for key, record in records.items():
-        node = root.get("/".join(key)) if key else root
-        if isinstance(node, h5py.Group):
-            node.attrs[BATCH_ATTR] = json.dumps(record)

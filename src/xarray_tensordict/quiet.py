@@ -1,4 +1,4 @@
-"""Warnings of other libraries that are nobody's business, left out while something is done, in several threads at once.
+"""What is paused while something is done: warnings of other libraries that are nobody's business, garbage collection.
 
 ``warnings.catch_warnings`` keeps the filters of the process and puts them back. Of two threads that do so at once, the
 one that leaves last puts back the filters of the other, for good (measured: eight threads that open stores; after that no
@@ -7,6 +7,7 @@ warning was shown any more).
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import warnings
@@ -78,3 +79,19 @@ def quiet(*left_out: Filter) -> Iterator[None]:
                 for there in (_LISTS.pop(entry), current):
                     if entry in there:
                         there.remove(entry)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pause garbage collection, which looks through everything again and again while many objects are made that all stay.
+
+    Measured: 100,000 strings 0.3 s in place of 0.9 s, a tree of 30,000 arrays 13 s in place of 18 s.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -188,7 +188,7 @@ def target(writers: Writers, tmp_path_factory: pytest.TempPathFactory) -> Callab
 NAMES = [write.__name__ for write in crash_writers.WRITES]
 
 
-@pytest.mark.parametrize("name", ["create", "append", "region", "archive", "hdf5_append"])
+@pytest.mark.parametrize("name", ["create", "append", "region", "archive", "hdf5_add"])
 def test_killed_at_a_few_points(target: Callable[[str], Target], name: str) -> None:
     changes = target(name).changes
     points = sorted({changes // 3, 2 * changes // 3, changes - 1})

@@ -381,7 +381,7 @@ def test_a_zarr_store_with_another_array_in_its_place_is_refused(other, kind, za
     write_zarr(path, FIRST, zarr_format, kind)
     _, _, ways = readings(path)
     write_zarr(path, other, zarr_format, kind)
-    assert_refused(ways, "s.zarr/x", "expected shape (10,)", f"found shape {other.shape}", TAKEN)
+    assert_refused(ways, "s.zarr/x", "expected float32 [10]", f"found {other.dtype} {list(other.shape)}", TAKEN)
 
 
 @FORMATS

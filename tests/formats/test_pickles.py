@@ -108,7 +108,7 @@ def npy_of_objects(path: Path, payload: bytes, evil: Evil) -> None:
     np.save(stream, np.array([evil], dtype=object), allow_pickle=True)
     import base64
 
-    encoded = encode_array(np.zeros(1), ("lat",), attrs={}, role="data", torch_dtype=None)
+    encoded = encode_array(np.zeros(1), ("lat",), attrs={}, role="data")
     text = json.dumps({"lat": {**encoded, "data": base64.b64encode(stream.getvalue()).decode()}}).encode()
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
     del root["_unbatched"]

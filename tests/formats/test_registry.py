@@ -340,3 +340,11 @@ def test_a_scalar_of_fixed_bytes_is_text_as_its_neighbours_are(tmp_path, zarr_fo
         assert ds["one"].values.tolist() == "ab"
         assert ds["one"].dtype == ds["one"].values.dtype == ds["rows"].dtype
         assert ds["rows"][1].item() == "ab"
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_a_file_of_torch_save_is_named(tmp_path, is_archive):
+    path = tmp_path / "buffer.pt"
+    torch.save({"obs": torch.zeros(3)}, path, _use_new_zipfile_serialization=is_archive)
+    with pytest.raises(ValueError, match=r"buffer\.pt: .*a file of torch\.save\. Load it with torch\.load"):
+        xr.open_dataset(path, engine="tensordict")

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 import zarr
 from hypothesis import HealthCheck, assume, given, settings
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 import strategies
 from xarray_tensordict import open_persistent, to_dataset
@@ -64,6 +64,19 @@ def test_zarr_stores_that_tensordict_wrote(td: TensorDict, zarr_format: int) -> 
         path = Path(folder) / "td.zarr"
         write_zarr(td, path, zarr_format)
         assert_same_tensordict(td, assert_law(path))
+
+
+@pytest.mark.parametrize("rows", [[["", "", ""], ["", "", "0"]], [["a"], ["b"]], [["a", "a"], ["b", "b"]]])
+def test_a_stack_of_stacks_that_tensordict_would_take_for_one_value_is_kept(
+    rows: list[list[str]], tmp_path: Path
+) -> None:
+    assert strategies.is_lost_by_tensordict(rows)
+    td = TensorDict({"x": torch.zeros(len(rows), len(rows[0]))}, [len(rows), len(rows[0])])
+    td.set("a", NonTensorStack(*(NonTensorStack(*row) for row in rows)))
+    to_dataset(td).td.to_zarr(tmp_path / "td.zarr")
+    to_dataset(td).td.to_h5(tmp_path / "td.h5")
+    for path in (tmp_path / "td.zarr", tmp_path / "td.h5"):
+        assert assert_law(path)["a"].tolist() == rows
 
 
 @EXAMPLES

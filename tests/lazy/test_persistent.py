@@ -27,7 +27,7 @@ from xarray_tensordict import open_persistent
 from xarray_tensordict._compat import tensordict as compat
 from xarray_tensordict.lazy.lazy_tensordict import XarrayPersistentTensorDict
 from xarray_tensordict.lazy.persistent import persistent_from_dataset
-from xarray_tensordict.lazy.selection import select
+from xarray_tensordict.tensors.selection import select
 from xarray_tensordict.testing import assert_same_tensordict
 
 # --- the law of two doors ------------------------------------------------------------------------------------------

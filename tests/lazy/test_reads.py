@@ -10,15 +10,18 @@ import pytest
 import tensordict
 import torch
 import xarray as xr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tensordict import (
     LazyStackedTensorDict,
     TensorDict,
     lazy_stack,
 )
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 from zarr.storage import LocalStore
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+import xarray_tensordict
 from persistent_samples import CountingStore, flat_td, grid_ds, grid_of, needs_0_15
 from xarray_tensordict import open_persistent
 from xarray_tensordict._compat.tensordict import IS_0_14
@@ -346,3 +349,102 @@ def test_the_repr_shows_entries_without_reading_them(flat, compact):
         assert part in text
     assert "obs" in flat._repr_html_()
     assert str(flat[2:4]).count("torch.Size([2") >= 5
+
+
+# --- any dtype, any order ---------------------------------------------------------------------------------------------
+
+CODED = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "complex32")
+PLAIN = ("bool", "uint8", "uint16", "int16", "uint32", "int64", "float16", "float32", "float64", "complex64")
+STORES = ("raw.zarr", "chunked.zarr", "s.h5", "memmap", "archive.tdz")
+ROWS = 7
+
+
+@pytest.fixture(scope="module")
+def dtypes_in_stores(tmp_path_factory):
+    """The tensordict of all dtypes, and for each kind of store a lazy object and a Dataset of it."""
+    folder = tmp_path_factory.mktemp("dtypes")
+    bits = torch.from_numpy(np.random.default_rng(0).integers(0, 100, (ROWS, 2, 16), dtype=np.uint8))
+    entries = {name: bits.contiguous().view(getattr(torch, name)) for name in PLAIN if name != "bool"}
+    td = TensorDict({**entries, "bool": bits % 2 == 0}, [ROWS], names=["time"])
+    for name in CODED:
+        values = torch.arange(ROWS * 2.0).view(ROWS, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # complex32 is experimental
+            td[name] = (values + 1j * values if name == "complex32" else values).to(getattr(torch, name))
+    ds = xarray_tensordict.to_dataset(td)
+    whole = dict.fromkeys(ds.dims, -1)
+    ds.td.to_zarr(folder / "raw.zarr", chunks=whole, encoding={name: {"compressors": ()} for name in ds.data_vars})
+    ds.td.to_zarr(folder / "chunked.zarr", chunks={**whole, "time": 3})
+    ds.td.to_h5(folder / "s.h5")
+    for kind in ("memmap", "archive.tdz"):
+        with pytest.warns(UserWarning, match="float8_e4m3fn.* cannot load again"):
+            ds.td.to_memmap(folder / kind)
+    opened = {
+        kind: (open_persistent(folder / kind), xr.open_dataset(folder / kind, engine="tensordict")) for kind in STORES
+    }
+    return td, opened
+
+
+def bits_of(tensor):
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype is not torch.bool else tensor
+
+
+def have_bits(tensor, expected):
+    """Whether a tensor has these bits; one without elements cannot be viewed as another dtype."""
+    if not expected.numel():
+        return not tensor.numel()
+    return torch.equal(bits_of(tensor).reshape(expected.shape), expected)
+
+
+numbers = st.integers(-ROWS, ROWS - 1)
+lists = st.lists(numbers, max_size=2 * ROWS)
+indices = st.one_of(
+    numbers,
+    st.slices(ROWS).filter(lambda part: part.step is None or part.step > 0),
+    lists,
+    lists.map(lambda found: torch.tensor(found, dtype=torch.long)),
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=4).map(torch.tensor),
+    st.lists(st.booleans(), min_size=ROWS, max_size=ROWS).map(torch.tensor),
+    st.permutations(range(ROWS)).map(np.array),
+)
+
+
+@pytest.mark.parametrize("kind", STORES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(index=indices)
+def test_rows_of_any_dtype_in_any_order_have_the_bits_that_were_written(kind, index, dtypes_in_stores):
+    td, opened = dtypes_in_stores
+    ptd, _ = opened[kind]
+    rows = ptd[index].to_tensordict()
+    for name in (*PLAIN, *CODED):
+        # picked as codes: torch itself cannot index all of these dtypes
+        expected = bits_of(td[name])[index]
+        assert rows[name].dtype == td[name].dtype
+        assert have_bits(rows[name], expected), name
+        assert have_bits(ptd.get_at(name, index), expected), name
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+@pytest.mark.parametrize("window", [None, {"time": 3}])
+def test_batches_of_any_dtype_have_the_bits_that_were_written(kind, shuffle, window, dtypes_in_stores):
+    td, opened = dtypes_in_stores
+    _, ds = opened[kind]
+    ds = ds.assign_coords(row=("time", np.arange(ROWS)))
+    for batch in ds.td.batches(4, shuffle=shuffle, seed=0, window=window):
+        for name in (*PLAIN, *CODED):
+            assert batch[name].dtype == td[name].dtype
+            expected = bits_of(td[name])[batch["row"]]
+            assert have_bits(batch[name], expected), name
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_dataloader_shuffles_rows_of_any_dtype(kind, dtypes_in_stores):
+    td, opened = dtypes_in_stores
+    seen = 0
+    for batch in DataLoader(opened[kind][0], batch_size=3, shuffle=True, collate_fn=lambda rows: rows):
+        seen += len(batch)
+        for name in CODED:
+            rows = {tuple(row.flatten().tolist()) for row in bits_of(td[name])}
+            assert {tuple(row.flatten().tolist()) for row in bits_of(batch[name])} <= rows
+    assert seen == ROWS

@@ -325,7 +325,7 @@ def test_each_chunk_of_dask_is_computed_once():
     ],
 )
 def test_a_graph_that_each_batch_goes_through_anew_is_told(change, repeats, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
+    monkeypatch.setattr("xarray_tensordict.loading.reader.READ_BYTES", 1)
     lazy = xr.Dataset({"x": (("time", "f"), np.ones((100, 2), "f4")), "n": ("time", np.arange(100))}).chunk(time=10)
     ds = lazy.assign(x=change(lazy["x"]))
     with warnings.catch_warnings(record=True) as told:
@@ -576,7 +576,7 @@ def test_batches_can_be_pickled_with_their_epoch(tmp_path):
         ({"world_size": 0}, ValueError, "world_size"),
         ({"world_size": 7}, ValueError, "only 6 samples"),
         ({"buffer_size": 0}, ValueError, "buffer_size"),
-        ({"window": {"time": 0}}, ValueError, "window of 'time': expected at least one row"),
+        ({"window": {"time": 0}}, ValueError, "window of 'time': expected a whole number of at least 1"),
         ({"window": {"time": 2.0}}, TypeError, "window of 'time'"),
         ({"window": {"f": 2}}, ValueError, "'f' is no batch dim, these are \\['time'\\]"),
         ({"window": {"time": 2, "f": 1}}, ValueError, "window: expected one batch dim"),

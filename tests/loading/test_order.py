@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, ranges, reads, share
-from xarray_tensordict.loading.windows import find_windows
+from xarray_tensordict.loading.samples import find_windows
 
 
 @st.composite

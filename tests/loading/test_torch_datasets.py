@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 import strategies
 from loading_samples import numbered
 from persistent_samples import as_chunked_zarr, as_hdf5, flat_td, grid_ds, grid_of
-from xarray_tensordict.loading.torch_datasets import collate
-from xarray_tensordict.loading.worker_epochs import WorkerEpochs
+from xarray_tensordict.loading.torch_datasets import WorkerEpochs, collate
 from xarray_tensordict.testing import assert_same_tensordict
 
 KINDS = ["zarr", "h5"]

@@ -199,7 +199,7 @@ def test_full_tuples_name_the_batch_of_the_whole_tensordict() -> None:
     [
         ({"a": ("x",)}, r"expected 2 names .*'a'.*or 3 for all"),
         ({"a": ("t", "x", "y", "z")}, r"'a'.*found 4"),
-        ({"b": ("x", "y")}, r"'b' matches no entry.*\['a'\]"),
+        ({"b": ("x", "y")}, r"no array is called 'b'.*\['a'\]"),
         ({"a": "x"}, r"'x', which needs template="),
         ({"a": ("t", ..., "x", "y", "z")}, "'a'"),
     ],

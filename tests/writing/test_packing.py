@@ -1,14 +1,16 @@
 """An encoding outlives the values it was made for: what is written with it is read as it was, or refused by name."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import xarray as xr
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+from xarray_tensordict import StoredFormWarning
+from xarray_tensordict.writing import packing
 
 WRITERS: dict[str, Callable[..., Any]] = {
     "zarr2": lambda ds, path, **more: ds.td.to_zarr(path, layout="xarray", zarr_format=2, **more),
@@ -25,9 +27,9 @@ def one(values: Any, encoding: Mapping[str, Any] | None = None) -> xr.Dataset:
     return ds
 
 
-def read(path: Path) -> np.ndarray:
+def read(path: Path, name: str = "v") -> np.ndarray:
     with xr.open_dataset(path, engine="tensordict") as ds:
-        return ds["v"].values
+        return ds[name].values
 
 
 def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
@@ -63,7 +65,7 @@ class TestTimes:
     def test_are_never_bent_to_an_encoding_that_came_along(self, tmp_path, kind, chunked, times, encoding) -> None:
         ds = one(np.array(times, "M8[ns]"), encoding)
         if chunked and encoding["dtype"] == "float32":
-            with pytest.raises(ValueError, match=r"'v': its encoding .* does not hold .*drop_encoding"):
+            with pytest.raises(ValueError, match=r"'v': float32 with units=.* does not hold .*drop_encoding"):
                 WRITERS[kind](ds.chunk(q=1), tmp_path / "a")
             return
         WRITERS[kind](ds.chunk(q=1) if chunked else ds, tmp_path / "a")
@@ -117,7 +119,7 @@ ASKED = {
     "bool": ([0, 2], {"dtype": "bool"}, "does not hold 2"),
     "no scale": ([1.0, 2.0], {"dtype": "int16", "scale_factor": 0.0, "_FillValue": -1}, "does not hold 1.0"),
     "overflow": ([1e300], {"dtype": "float32"}, r"does not hold 1e\+300"),
-    "no such fill": ([1.0], {"dtype": "int8", "_FillValue": 999}, "int8 does not hold that value"),
+    "no such fill": ([1.0], {"dtype": "int8", "_FillValue": 999}, "int8 with _FillValue=999 does not hold"),
     "two fills": ([1.0], {"_FillValue": 1e20, "missing_value": -1.0}, "one value stands for what is missing"),
     "the fill value": ([1.0, 7.0], {"_FillValue": 7.0}, "does not hold 7.0"),
     "complex": ([1 + 1j], {"dtype": "int16"}, "does not hold"),
@@ -134,6 +136,14 @@ def test_what_was_asked_for_and_loses_values_is_refused(
     with pytest.raises(ValueError, match=f"'v'.*{says}"):
         WRITERS[kind](ds.chunk() if chunked else ds, tmp_path / "a", encoding={"v": encoding})
     assert not (tmp_path / "a").exists()
+
+
+@KINDS
+def test_a_value_is_found_among_many(tmp_path: Path, kind: str) -> None:
+    values = np.zeros(packing._AT_ONCE + 2)
+    values[-1] = 1e6
+    with pytest.raises(ValueError, match=r"'v'.* does not hold 1000000\.0"):
+        WRITERS[kind](one(values), tmp_path / "a", encoding={"v": {"dtype": "int16", "scale_factor": 0.5}})
 
 
 @KINDS
@@ -205,3 +215,106 @@ def test_what_would_be_read_as_missing_is_refused(
             write(rows, path, kind)
         if not (chunked and write is overwritten):  # of which it cannot be said what dask has written of it
             assert_same(read(path), ds["v"].values)
+
+
+# -- the dtype that is unpacked to -------------------------------------------------------------------------------------
+
+SINGLE = {"dtype": "int16", "scale_factor": np.float32(0.3052037), "_FillValue": np.int16(-1)}
+TO_SINGLE = {
+    "scale": SINGLE,
+    "scale and offset": {**SINGLE, "add_offset": np.float32(273.15)},
+    "scale of Python": {**SINGLE, "scale_factor": 0.5},
+    "no scale, int32": {"dtype": "int32", "_FillValue": -1},
+}
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.parametrize("encoding", TO_SINGLE.values(), ids=TO_SINGLE)
+def test_float32_stays_float32(tmp_path: Path, kind: str, chunked: bool, encoding: Any) -> None:
+    codes = xr.Dataset({"v": ("q", np.array([0, 7, 2993, -1], encoding["dtype"]))})
+    codes["v"].attrs = {word: value for word, value in encoding.items() if word != "dtype"}
+    ds = xr.decode_cf(codes).astype("f4", keep_attrs=True).load()
+    ds["v"].encoding = dict(encoding)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        WRITERS[kind](ds.chunk(q=2) if chunked else ds, tmp_path / "a")
+    with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+        assert found["v"].encoding["dtype"] == np.dtype(encoding["dtype"])
+        assert found["v"].dtype == np.float32
+        np.testing.assert_array_equal(found["v"].values, ds["v"].values)
+    with xr.open_dataset(tmp_path / "a", engine="h5netcdf" if kind == "h5" else "zarr", chunks=None) as plain:
+        widened = plain["v"].dtype != np.float32
+    told = [str(each.message) for each in caught if each.category is StoredFormWarning]
+    assert len(told) == widened
+    assert all("'v' of dtype float32 is packed" in message and "float64" in message for message in told)
+
+
+@KINDS
+@CHUNKED
+@pytest.mark.filterwarnings("ignore:variable 'v' of dtype float32 is packed:UserWarning")
+def test_float32_is_appended_to_packed_float32(tmp_path: Path, kind: str, chunked: bool) -> None:
+    ds = one(np.array([1, 7, 2993], "f4") * np.float32(0.3052037), SINGLE)
+    WRITERS[kind](ds, tmp_path / "a", **({"unlimited_dims": ["q"]} if kind == "h5" else {}))
+    appended(ds.chunk(q=2) if chunked else ds, tmp_path / "a", kind)
+    found = read(tmp_path / "a")
+    np.testing.assert_array_equal(found, np.tile(ds["v"].values, 2))
+    assert found.dtype == np.float32
+
+
+@KINDS
+def test_float64_stays_float64_where_its_packing_is_of_float32(tmp_path: Path, kind: str) -> None:
+    ds = one(np.array([0.5, 1.0, np.nan]), {**SINGLE, "scale_factor": np.float32(0.5)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoredFormWarning)
+        WRITERS[kind](ds, tmp_path / "a")
+    found = read(tmp_path / "a")
+    np.testing.assert_array_equal(found, ds["v"].values)
+    assert found.dtype == np.float64
+
+
+# -- without a dim of the batch, beside those that have it -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["zarr2", "zarr3", "h5"])
+class TestUnbatched:
+    """What layout="tensordict" keeps in the entry ``_unbatched`` is packed as it was, and unpacked again."""
+
+    PACKED: ClassVar[dict[str, Any]] = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1}
+
+    def written(self, path: Path, kind: str, values: Any, encoding: Any) -> xr.Dataset:
+        ds = xr.Dataset({"x": ("time", np.arange(3.0)), "pk": ("y", np.asarray(values))})
+        ds["pk"].encoding = dict(encoding)
+        if kind == "h5":
+            ds.td.to_h5(path)
+        else:
+            ds.td.to_zarr(path, zarr_format=int(kind[-1]))
+        return ds
+
+    def test_values_come_back(self, tmp_path: Path, kind: str) -> None:
+        ds = self.written(tmp_path / "a", kind, [1.0, 2.5, np.nan], self.PACKED)
+        with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+            xr.testing.assert_identical(found.load(), ds)
+            assert found["pk"].encoding["scale_factor"] == 0.5
+        with xr.open_dataset(tmp_path / "a", engine="tensordict", mask_and_scale=False) as raw:
+            assert raw["pk"].dtype == np.int16
+            assert raw["pk"].values.tolist() == [2, 5, -1]
+
+    def test_values_that_do_not_fit_are_not_packed(self, tmp_path: Path, kind: str) -> None:
+        with pytest.warns(StoredFormWarning, match="'pk': int16 with scale_factor=0.5.* does not hold 1000000000.0"):
+            ds = self.written(tmp_path / "a", kind, [1.0, 1e9, np.nan], self.PACKED)
+        with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+            xr.testing.assert_identical(found.load(), ds)
+
+    def test_float32_stays_float32(self, tmp_path: Path, kind: str) -> None:
+        encoding = {**self.PACKED, "scale_factor": np.float32(0.1)}
+        with pytest.warns(StoredFormWarning, match="'pk' of dtype float32 is packed"):
+            ds = self.written(tmp_path / "a", kind, np.array([1, 3], "f4") * np.float32(0.1), encoding)
+        with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+            xr.testing.assert_identical(found.load(), ds)
+
+    def test_other_values_are_packed_as_those_before(self, tmp_path: Path, kind: str) -> None:
+        self.written(tmp_path / "a", kind, [1.0, 2.5, np.nan], self.PACKED)
+        other = xr.Dataset({"pk": ("y", [4.0, np.nan, 0.5])})
+        (other.td.to_h5 if kind == "h5" else other.td.to_zarr)(tmp_path / "a", mode="a")
+        assert_same(read(tmp_path / "a", "pk"), other["pk"].values)

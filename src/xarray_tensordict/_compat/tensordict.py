@@ -162,9 +162,6 @@ class _ReadOnlyBackend:
 
     allow_pickle = False
 
-    def __init__(self, group: LazyGroup) -> None:
-        self._group = group
-
     def keys(self, file: LazyGroup) -> Iterator[str]:
         return iter(file.members)
 
@@ -179,20 +176,6 @@ class _ReadOnlyBackend:
 
     def is_read_only(self, file: LazyGroup) -> bool:
         return True
-
-    def delete(self, file: LazyGroup, key: str) -> None:
-        file.refuse("delete", key)
-
-    def move(self, file: LazyGroup, old_key: str, new_key: str) -> None:
-        file.refuse("rename", old_key)
-
-    def create_group(self, file: LazyGroup, key: str, metadata: Any = None) -> None:
-        file.refuse("write", key)
-
-    def write_full(self, node: Any, *values: Any) -> None:
-        self._group.refuse("fill entries")
-
-    write_masked = write_full
 
 
 class LazyTensorDict(PersistentTensorDict):
@@ -220,7 +203,7 @@ class LazyTensorDict(PersistentTensorDict):
     ) -> None:
         super().__init__(group=group, batch_size=batch_size, device=device, validate_batch_size=False)
         self.backend = "xarray"
-        self._backend: Any = _ReadOnlyBackend(group)
+        self._backend: Any = _ReadOnlyBackend()
         self._set_batch(torch.Size(batch_size), names)
 
     # --- what a subclass implements ---

@@ -7,14 +7,14 @@ checked at import.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from xarray.backends.common import BackendArray
+from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
 
 _NEEDED = (
@@ -28,9 +28,9 @@ _FRESH = frozenset(
     {
         "xarray.backends.zarr",
         "xarray_tensordict.formats.hdf5.arrays",
-        "xarray_tensordict.formats.memmap.arrays",
+        "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
-        "xarray_tensordict.formats.zarr.guard",
+        "xarray_tensordict.formats.zarr.local",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
@@ -39,6 +39,30 @@ if _MISSING:
         f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
         f"install a version of xarray that its dependencies allow"
     )
+
+
+def data_of(variable: xr.Variable) -> Any:
+    """What a variable holds, lazy or not; ``variable.data`` reads what is lazy."""
+    return variable._data
+
+
+def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.Variable:
+    """The variable that xarray makes of an array of zarr, which need not be in the group of `store`.
+
+    Parameters
+    ----------
+    store
+        Of the group that the array is in.
+    array
+        With dimension names.
+    mask
+        Whether the fill value stands for missing values.
+    """
+    private: Any = store
+    private._use_zarr_fill_value_as_mask = mask
+    private._cache_members, private._members = True, {name: array}
+    variable: xr.Variable = private.open_store_variable(name)
+    return variable
 
 
 def past_cache(variable: xr.Variable) -> xr.Variable:
@@ -55,6 +79,12 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
     bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
     bare.encoding = variable.encoding
     return bare
+
+
+def positional(variable: xr.Variable) -> xr.Variable:
+    """The same variable past xarray's cache, its axes called by their position, since names may repeat."""
+    dims = [f"axis_{axis}" for axis in range(variable.ndim)]
+    return xr.Variable(dims, past_cache(variable)._data, fastpath=True)
 
 
 def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
@@ -199,76 +229,102 @@ def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any,
     return found
 
 
-class NetcdfTarget:
-    """A variable of a netCDF file, as a target for blocks.
+class _NetcdfTarget:
+    """A variable of a netCDF file, as a target for blocks."""
 
-    Attributes
-    ----------
-    dataset
-        Of h5py; it stays open until it can be flushed, since an error is lost where HDF5 writes when it is closed.
-    """
-
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, room: Callable[[Any, Any, Any], None]) -> None:
         self._target = target
-        self.dataset = target.get_array()._h5ds
+        self._room = room
+        self._dataset = target.get_array()._h5ds
 
     def __setitem__(self, region: Any, block: Any) -> None:
+        self._room(self._dataset, region, block)
         self._target[region] = block
 
 
-class _NetcdfWriter:
-    """What xarray hands variables to: those in memory are written, those of dask are kept."""
+class NetcdfWriter:
+    """Writes groups of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
 
-    def __init__(self, flush: Callable[[Any], None]) -> None:
-        self._flush = flush
-        self.sources: list[Any] = []
-        self.targets: list[NetcdfTarget] = []
-
-    def add(self, source: Any, target: Any) -> None:
-        from dask.base import is_dask_collection  # which opening a store does without
-
-        own = NetcdfTarget(target)
-        if is_dask_collection(source):
-            self.sources.append(source)
-            self.targets.append(own)
-        else:
-            own[...] = source
-            self._flush(own.dataset)
-
-
-@contextmanager
-def netcdf_group(
-    ds: xr.Dataset,
-    file: Any,
-    flush: Callable[[Any], None],
-    *,
-    new: bool,
-    group: str | None,
-    encoding: dict[str, dict[str, Any]],
-    unlimited_dims: list[str],
-) -> Iterator[tuple[list[Any], list[NetcdfTarget]]]:
-    """Write a group of an open HDF5 file, as ``Dataset.to_netcdf`` does, without what dask has to compute.
+    The file is opened by h5netcdf once: each time that looks at all that is in it.
 
     Parameters
     ----------
     file
         Of h5py; it stays open.
-    flush
-        Called with a dataset that was written.
+    room
+        Called before values are written, with the dataset, the region and the values.
     new
         Whether nothing is in the file yet.
 
-    Returns
-    -------
+    Attributes
+    ----------
     sources, targets
         The dask arrays, encoded, and what takes their blocks: ``target[region] = block``.
     """
-    import h5netcdf
-    from xarray.backends import H5NetCDFStore, writers
+
+    def __init__(self, file: Any, room: Callable[[Any, Any, Any], None], *, new: bool) -> None:
+        import h5netcdf
+
+        self._root = h5netcdf.File(file, "w" if new else "a")
+        self._room = room
+        self.sources: list[Any] = []
+        self.targets: list[_NetcdfTarget] = []
+
+    def write(
+        self, ds: xr.Dataset, group: str | None, encoding: dict[str, dict[str, Any]], unlimited_dims: list[str]
+    ) -> None:
+        """Create a group, and write what is in memory."""
+        from xarray.backends import H5NetCDFStore, writers
+
+        dump: Any = writers.dump_to_store
+        store = H5NetCDFStore(self._root, group=group, mode="a")
+        dump(ds, store, self, encoding=encoding, unlimited_dims=unlimited_dims)
+
+    def add(self, source: Any, target: Any) -> None:
+        """What xarray hands variables to."""
+        from dask.base import is_dask_collection  # which opening a store does without
+
+        own = _NetcdfTarget(target, self._room)
+        if is_dask_collection(source):
+            self.sources.append(source)
+            self.targets.append(own)
+        else:
+            values = np.asarray(source)
+            own[tuple(slice(0, size) for size in values.shape)] = values
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._root.close()
+
+
+class _ZarrWriter:
+    """What xarray hands variables to: values, the array they go into, and where in it."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[Any, Any, Any]] = []
+
+    def add(self, source: Any, target: Any, region: Any = None) -> None:
+        self.blocks.append((source, target, region))
+
+
+def zarr_group_blocks(
+    ds: xr.Dataset, store: Any, path: str, *, encoding: dict[str, dict[str, Any]], zarr_format: int
+) -> list[tuple[Any, Any, Any]]:
+    """Create a group and its new arrays as ``Dataset.to_zarr`` does; returns the encoded values, which are not written.
+
+    Returns
+    -------
+    list
+        Values in memory or of dask, the array of zarr, and where in it they go (None for all of it).
+    """
+    from xarray.backends import ZarrStore, writers
 
     dump: Any = writers.dump_to_store
-    writer = _NetcdfWriter(flush)
-    with h5netcdf.File(file, "w" if new else "a") as root:
-        store = H5NetCDFStore(root, group=group, mode="a")
-        dump(ds, store, writer, encoding=encoding, unlimited_dims=unlimited_dims)
-        yield writer.sources, writer.targets
+    version: Any = zarr_format
+    opened: Any = ZarrStore.open_group(store, mode="a", group=path or None, safe_chunks=False, zarr_format=version)
+    opened._validate_encoding(encoding)
+    writer = _ZarrWriter()
+    dump(ds, opened, writer, encoding=encoding)
+    return writer.blocks

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,13 +20,18 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, StorePath, WrapperStore, ZipStore
 from zarr.storage._common import make_store_path
 
 from ..formats.array_wrappers import FLOAT_CODES
 from ..quiet import ZARR_SAYS, quiet
 
+PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+"""What decodes chunks unless the user chooses something else."""
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+
+_IMPLICIT_DEPTH = 2
+"""How many folders without documents are looked through for one that has some."""
 
 T = TypeVar("T")
 
@@ -45,7 +52,62 @@ def await_requests(seconds: float = 60) -> None:
     sync(others())
 
 
-def document(node: zarr.Group, name: str) -> Any:
+def base_store(store: Any) -> Any:
+    """The store behind all wrappers."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+def is_transactional(store: Any) -> bool:
+    """Whether a store has transactions of its own, as those of sessions that are committed (Icechunk)."""
+    return callable(getattr(getattr(base_store(store), "session", None), "commit", None))
+
+
+async def get_bytes(store: Store, key: str) -> bytes | None:
+    """One entry of a store; None where there is none."""
+    buffer = await store.get(key, default_buffer_prototype())
+    return None if buffer is None else buffer.to_bytes()
+
+
+async def set_bytes(store: Store, key: str, content: bytes) -> None:
+    """Set one entry of a store."""
+    await store.set(key, default_buffer_prototype().buffer.from_bytes(content))
+
+
+async def create_only(store: Store, key: str, content: bytes) -> None:
+    """Set one entry of a store unless it is there; zarr's own store for fsspec looks first, and another may come between."""
+    base = base_store(store)
+    if not isinstance(base, FsspecStore):
+        await store.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
+        return
+    try:
+        await base.fs._pipe_file(f"{base.path}/{key}", content, mode="create")
+    except (TypeError, NotImplementedError):  # this file system cannot
+        await base.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
+    except OSError:
+        if await get_bytes(base, key) is None:
+            raise
+
+
+def each_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
+    """What a function gives for each item, all requests at once; where one fails it raises when none is on its way any more."""
+    found = _for_each(function, items, return_exceptions=True) if items else []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return found
+
+
+def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
+    """The same array with its chunks in a store, and perhaps of another shape; no document is written."""
+    inner, metadata = array._async_array, array.metadata
+    if shape is not None:
+        metadata = metadata.update_shape(shape)
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
+
+
+def document(node: zarr.Group | zarr.Array[Any], name: str) -> Any:
     """A JSON document below a group; None where there is none."""
     buffer = sync(node.store.get(_below(node, name), default_buffer_prototype()))
     return None if buffer is None else json.loads(buffer.to_bytes())
@@ -59,7 +121,7 @@ def any_exists(node: zarr.Group, *names: str) -> bool:
     return any(sync(node.store.exists(_below(node, name))) for name in names)
 
 
-def _below(node: zarr.Group, name: str) -> str:
+def _below(node: zarr.Group | zarr.Array[Any], name: str) -> str:
     return f"{node.path}/{name}" if node.path else name
 
 
@@ -213,6 +275,19 @@ class DocumentParser:
         return zarr.Group(zarr.AsyncGroup(GroupMetadata.from_dict({**rest, "attributes": own}), store_path=path))
 
 
+def moved(node: zarr.Group | zarr.Array[Any], path: StorePath) -> zarr.Group | zarr.Array[Any]:
+    """The same group or array in a store that shows the same files."""
+    inner: Any = _copied(node._async_group if isinstance(node, zarr.Group) else node._async_array)
+    object.__setattr__(inner, "store_path", path)
+    return zarr.Group(inner) if isinstance(node, zarr.Group) else zarr.Array(inner)
+
+
+def unwrapped(store: WrapperStore[Any]) -> Store:
+    """The store that a wrapper asks."""
+    inner: Store = store._store
+    return inner
+
+
 def _changed(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) -> zarr.Array[Any]:
     """A copy of an array elsewhere or under other metadata, which is not parsed again: it must fit what there is."""
     copied, changed = _copied(array), _copied(array.metadata)
@@ -250,6 +325,34 @@ def nczarr_dims(node: zarr.Group, name: str, attrs: Mapping[str, Any]) -> list[s
     return None if refs is None else [ref.rsplit("/", 1)[-1] for ref in refs]
 
 
+def implicit_group(node: zarr.Group, name: str) -> zarr.Group | None:
+    """A group without a document of its own, as some writers leave them, that holds others; None where there is none."""
+    store = node.store
+
+    async def holds_a_node(path: str, depth: int) -> bool:
+        async for child in store.list_dir(path):
+            inner = f"{path}/{child.rstrip('/')}"
+            for document in ("zarr.json", ".zgroup", ".zarray"):
+                if await store.exists(f"{inner}/{document}"):
+                    return True
+            if depth and await holds_a_node(inner, depth - 1):
+                return True
+        return False
+
+    path = _below(node, name)
+    if not sync(holds_a_node(path, _IMPLICIT_DEPTH)):
+        return None
+    metadata = GroupMetadata(attributes={}, zarr_format=node.metadata.zarr_format)
+    return zarr.Group(zarr.AsyncGroup(metadata, store_path=StorePath(store, path)))
+
+
+def root_as_codes(source: Any, storage_options: dict[str, Any] | None) -> tuple[zarr.Array[Any], str]:
+    """The one array of a store, as :func:`open_as_codes` gives it; raises a KeyError where there is none."""
+    path = sync(make_store_path(source, mode="r", storage_options=storage_options))
+    buffer = sync((path / "zarr.json").get())
+    return _as_codes(path, None if buffer is None else json.loads(buffer.to_bytes()))
+
+
 def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
     """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too."""
     return _as_codes(StorePath(node.store, _below(node, name)), document(node, f"{name}/zarr.json"))
@@ -285,3 +388,38 @@ def _fill_code(fill: Any, torch_dtype: str) -> int:
 
     value = torch.tensor(float(fill)).to(getattr(torch, torch_dtype))
     return int(value.view(torch.uint16 if value.element_size() == 2 else torch.uint8).item())
+
+
+# -- zip archives ------------------------------------------------------------------------------------------------------
+
+_opened: weakref.WeakSet[ForkSafeZipStore] = weakref.WeakSet()
+
+
+class ForkSafeZipStore(ZipStore):
+    """A ``ZipStore`` that opens its file anew in a process that was forked: zarr's own shares one position with its parent.
+
+    Measured: four forked readers of one ``ZipStore`` raise ``BadZipFile`` for a third of their reads, since ``seek`` in one
+    process moves the position that another is about to read from.
+    """
+
+    # two stores of one path are equal, but each has a file of its own
+    __hash__ = object.__hash__
+
+    def _sync_open(self) -> None:
+        super()._sync_open()
+        _opened.add(self)
+
+    def _forget_parent(self) -> None:
+        """Open again at the next read, with a lock that no thread of the parent holds."""
+        self._is_open = False
+        self._lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    for store in list(_opened):
+        if store._is_open:
+            store._forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

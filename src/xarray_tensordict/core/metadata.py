@@ -33,12 +33,20 @@ CF_FILLS = ("_FillValue", "missing_value")
 CF_SCALES = ("scale_factor", "add_offset")
 CF_PACKING = (*CF_SCALES, *CF_FILLS, "dtype", "_Unsigned")
 CF_TIMES = ("units", "calendar")
+CF_WORDS = (*CF_PACKING, *CF_TIMES)
 """The attributes, and words of an encoding, that say what stored numbers mean."""
 NS_UNITS = "nanoseconds since 1970-01-01"
 """The CF units of times, which are stored as int64 for tensordict."""
+NS_ATTRS: Mapping[str, Mapping[str, str]] = {
+    "M": {"units": NS_UNITS, "calendar": "proleptic_gregorian"},
+    "m": {"units": "nanoseconds", "dtype": "timedelta64[ns]"},
+}
+"""The attributes of datetimes and of timedeltas that are stored as int64 nanoseconds, by the kind of their dtype."""
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
-MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR})
+COMMIT_ATTR = "__xarray_tensordict_commit__"
+"""Group attribute of this package while the metadata of a zarr store is replaced: a journal holds it as it was."""
+MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR, COMMIT_ATTR})
 """Attributes that belong to the formats and are not shown."""
 
 KNOWN_VERSION = 1
@@ -220,3 +228,50 @@ def stacked_array(values: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         except OverflowError:
             return held
     return held
+
+
+def axes_of_multiscales(attrs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Read the axes that an OME-Zarr image group gives its arrays.
+
+    Source: the OME-Zarr specification, 0.4 (attribute ``multiscales``) and 0.5 (the same below ``ome``).
+
+    Returns
+    -------
+    dict
+        Path of an array below the group to the names of its axes.
+
+    Examples
+    --------
+    >>> axes_of_multiscales({"multiscales": [{"axes": [{"name": "y"}, {"name": "x"}], "datasets": [{"path": "0"}]}]})
+    {'0': ('y', 'x')}
+    """
+    nested = attrs.get("ome")
+    scales = attrs.get("multiscales", nested.get("multiscales") if isinstance(nested, Mapping) else None)
+    found: dict[str, tuple[str, ...]] = {}
+    for scale in scales if isinstance(scales, list) else ():
+        if not isinstance(scale, Mapping) or not isinstance(scale.get("axes"), list):
+            continue
+        # 0.3 has plain strings, 0.4 objects
+        names = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in scale["axes"]]
+        axes = tuple(name for name in names if isinstance(name, str))
+        if len(axes) == len(names):
+            paths = [entry.get("path") for entry in scale.get("datasets", ()) if isinstance(entry, Mapping)]
+            found.update((path, axes) for path in paths if isinstance(path, str))
+    return found
+
+
+def dims_from_attribute(attrs: Mapping[str, Any], ndim: int) -> tuple[str, ...] | None:
+    """Read ``DimensionNames`` ("nscan,nray"), which NASA's GPM products carry; None if it does not fit.
+
+    Examples
+    --------
+    >>> dims_from_attribute({"DimensionNames": "nscan,nray"}, 2)
+    ('nscan', 'nray')
+    """
+    value = attrs.get("DimensionNames")
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str):
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    return names if len(names) == ndim and all(names) else None

@@ -145,10 +145,6 @@ class Store(Protocol):
     def description(self) -> str:
         """How messages call the store: its path or URL, or the repr of what was given."""
 
-    @property
-    def has_tensordict_marker(self) -> bool:
-        """Whether tensordict (or this package) wrote ``__tensordict__`` on the root group."""
-
     def group(self, key: Key = ()) -> StoredGroup:
         """The group at `key`, relative to the group that was opened. Raises ``KeyError`` if there is none."""
 

@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
+from typing import Any
 
 from .model import ArrayInfo, GroupBatch, Inference, Key
 from .suggest import there_are
@@ -111,7 +112,7 @@ def resolve_names(argument: DimsArgument | None, shapes: Mapping[Key, Sequence[i
     return resolved
 
 
-def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> None:
+def check_dims_argument(argument: Mapping[Any, Any] | None, keys: Iterable[Key]) -> None:
     """Check the caller's ``dims=`` against the arrays there are.
 
     Raises
@@ -134,21 +135,27 @@ def check_dims_argument(argument: DimsArgument | None, keys: Iterable[Key]) -> N
             raise ValueError(f"dims: no array is called {text!r}; {there_are(text, names)}")
 
 
-def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | EllipsisType, ...] | None, bool]:
-    """The names that the caller has for an array, and whether a glob says so."""
-    if not argument:
-        return None, False
+def find_pattern(argument: Mapping[Any, Any], key: Key) -> tuple[Any, bool]:
+    """Which entry of the caller's ``dims=`` is for an array, None where none is; and whether it is a glob.
+
+    Examples
+    --------
+    >>> find_pattern({"*": ("a",), "obs/*": ("b",)}, ("obs", "eef"))
+    ('obs/*', True)
+    """
     name = "/".join(key)
     for exact in (name, key):
         if exact in argument:
-            return _as_tuple(argument[exact]), False
-    patterns = [pattern for pattern in argument if isinstance(pattern, str)]
-    matches = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
-    if not matches:
-        return None, False
+            return exact, False
+    matches = [each for each in argument if isinstance(each, str) and fnmatch.fnmatchcase(name, each)]
     # the most telling glob wins: the one with most plain characters
-    best = max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern))
-    return _as_tuple(argument[best]), True
+    return max(matches, key=lambda each: (len(each.replace("*", "")), each), default=None), True
+
+
+def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | EllipsisType, ...] | None, bool]:
+    """The names that the caller has for an array, and whether a glob says so."""
+    pattern, is_glob = find_pattern(argument or {}, key)
+    return (None, False) if pattern is None or argument is None else (_as_tuple(argument[pattern]), is_glob)
 
 
 def _as_tuple(names: str | Sequence[str | EllipsisType]) -> tuple[str | EllipsisType, ...]:
@@ -208,12 +215,16 @@ def name_axes(info: ArrayInfo, batch: GroupBatch, *, batched: bool, argument: Di
 
 def feature_name(size: int, taken: Iterable[str]) -> str:
     """``dim_<size>``, with a counter for a second axis of that size in one array."""
-    taken = set(taken)
-    name, counter = f"dim_{size}", 0
-    while name in taken:
+    return free_name(f"dim_{size}", taken)
+
+
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """`name`, with a counter where it is taken."""
+    taken, free, counter = set(taken), name, 0
+    while free in taken:
         counter += 1
-        name = f"dim_{size}_{counter}"
-    return name
+        free = f"{name}_{counter}"
+    return free
 
 
 def name_batch(batch: GroupBatch) -> Dims:

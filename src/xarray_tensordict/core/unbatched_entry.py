@@ -16,22 +16,12 @@ from typing import Any
 import numpy as np
 from xarray.core import indexing
 
-from .metadata import UNBATCHED_NAME
+from .metadata import NS_ATTRS, UNBATCHED_NAME
 from .model import Key, StoredArray, StoredGroup
 
+_WORDS = frozenset({"dims", "dtype", "attrs", "role", "data"})
 LARGEST_LIST = 1024
 """Arrays of more elements than this are kept as base64: JSON lists of numbers are about five times as long."""
-
-
-def with_values(was: Mapping[str, Any], values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """The same entry with other values."""
-    return encode_array(
-        values,
-        tuple(was["dims"]),
-        attrs=was.get("attrs", {}),
-        role=was.get("role", "data"),
-        torch_dtype=was.get("torch_dtype"),
-    )
 
 
 def encode_array(
@@ -40,18 +30,19 @@ def encode_array(
     *,
     attrs: Mapping[str, Any],
     role: str,
-    torch_dtype: str | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Encode one array for the entry.
 
     Parameters
     ----------
     values
-        Numbers, bools, datetimes or timedeltas.
+        Numbers, bools, datetimes or timedeltas, bytes of one length, or strings.
     dims, attrs, role
         As in the Dataset; ``role`` is "coord" or "data".
-    torch_dtype
-        The torch dtype that `values` were widened from.
+    record
+        What the array's own record says (:data:`~.metadata.ARRAY_ATTR`): the torch dtype that `values` were widened
+        from, for one.
 
     Examples
     --------
@@ -59,6 +50,8 @@ def encode_array(
     [10.0, 0.0]
     """
     dtype = values.dtype
+    if dtype.kind in "OUT":
+        return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": values.tolist()}
     plain = values.view("int64") if dtype.kind in "mM" else values
     plain = np.ascontiguousarray(plain).astype(plain.dtype.newbyteorder("="), copy=False).reshape(values.shape)
     listable = plain.dtype.kind in "biu" or (
@@ -66,16 +59,21 @@ def encode_array(
     )
     encoded: dict[str, Any] = {
         "dims": list(dims),
-        "dtype": dtype.newbyteorder("=").name if dtype.kind not in "mM" else dtype.newbyteorder("=").str.lstrip("<>="),
+        "dtype": dtype.newbyteorder("=").name
+        if dtype.kind not in "mMS"
+        else dtype.newbyteorder("=").str.lstrip("<>=|"),
         "attrs": dict(attrs),
         "role": role,
         "data": plain.tolist() if listable and plain.size <= LARGEST_LIST else _to_base64(plain),
     }
     if plain.size == 0:
         encoded["data"] = _to_base64(plain)
-    if torch_dtype is not None:
-        encoded["torch_dtype"] = torch_dtype
-    return encoded
+    return {**(record or {}), **encoded}
+
+
+def entry_record(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of one array of the entry."""
+    return {word: value for word, value in encoded.items() if word not in _WORDS}
 
 
 def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -133,12 +131,22 @@ def _value(data: Any) -> Any:
 
 
 def _stored(name: str, encoded: Mapping[str, Any]) -> StoredArray:
+    """One array as a reader of the store would give it, so that it is decoded as all others are, or is not."""
     values = decode_array(encoded)
     dims = tuple(encoded["dims"])
     if len(dims) != values.ndim:
         raise ValueError(f"it has dims {list(dims)} for shape {list(values.shape)}")
-    encoding = {"torch_dtype": encoded["torch_dtype"]} if "torch_dtype" in encoded else {}
-    return StoredArray(name, values, dims, dict(encoded.get("attrs", {})), encoding, role=encoded.get("role"))
+    attrs, record = dict(encoded.get("attrs", {})), entry_record(encoded)
+    if values.dtype.kind in "mM":
+        unit = np.datetime_data(values.dtype)[0]
+        record |= {} if unit == "ns" else {"datetime_unit": unit}
+        attrs |= NS_ATTRS[values.dtype.kind]
+        values = values.astype(f"{values.dtype.kind}8[ns]").view("int64")
+    encoding = {"torch_dtype": record["torch_dtype"]} if "torch_dtype" in record else {}
+    role = encoded.get("role")
+    if role == "data" and values.dtype.kind in "biufc":
+        role = None  # what CF says counts: decode_coords="all" makes coordinates of grid mappings
+    return StoredArray(name, values, dims, attrs, encoding, role=role, record=record)
 
 
 def _group_at(groups: dict[Key, StoredGroup], key: Key) -> StoredGroup:

@@ -1,21 +1,32 @@
-"""Which variable of a Dataset becomes which entry of a tensordict, and how: the plan both doors follow.
+"""Which variable of a Dataset becomes which entry of a tensordict, and how.
 
-Nothing is read here. ``to_tensordict`` carries the plan out at once, the lazy door one read at a time.
+Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordict``, the lazy tensordict, batches and writers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from .._compat.xarray import multiindex_dims, transpose_axes
+from .._compat.xarray import (
+    bare_array,
+    in_memory,
+    is_index_data,
+    multiindex_dims,
+    positional,
+    reads_fresh_arrays,
+    transpose_axes,
+)
 from ..core.features import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.objects import held_objects
 from ..core.suggest import there_are
+from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import key_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
@@ -27,7 +38,7 @@ _NOT_IN_TORCH = frozenset(np.dtype(name).name for name in ("longdouble", "clongd
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry to be.
+    """A variable as an entry of a tensordict.
 
     Attributes
     ----------
@@ -43,6 +54,8 @@ class Entry:
         A tensor; "rows": one Python object for each batch element; "value": one Python object for all.
     batch
         The batch of the group it is in.
+    missing_axes
+        The batch axes that a partial variable lacks.
     torch_dtype
         The name of the torch dtype its values were widened from.
     """
@@ -53,20 +66,41 @@ class Entry:
     entry_class: EntryClass
     form: Form
     batch: GroupBatch
+    missing_axes: tuple[int, ...] = ()
     torch_dtype: str | None = None
 
     @property
-    def missing_axes(self) -> tuple[int, ...]:
-        """The batch axes that a partial variable lacks."""
-        return tuple(axis for axis, dim in enumerate(self.batch.dims) if dim not in self.variable.dims)
+    def sizes(self) -> tuple[int, ...]:
+        """The batch that it has: none of an unbatched entry."""
+        return () if self.entry_class == "unbatched" else self.batch.sizes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the entry: that of the variable, broadcast to the batch where it is partial."""
-        if self.entry_class != "partial":
-            return tuple(self.variable.shape)
-        held = sum(dim in self.variable.dims for dim in self.batch.dims)
-        return (*self.batch.sizes, *self.variable.shape[held:])
+        """The shape of the tensor, broadcast to the batch where it is partial; of rows, the batch they are in."""
+        if self.form == "rows":
+            return self.sizes
+        held = len(self.sizes) - len(self.missing_axes)
+        return (*self.sizes, *self.variable.shape[held:])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its values as they are read are the tensor."""
+        return self.form == "tensor" and not self.missing_axes
+
+    @cached_property
+    def raw(self) -> RawRows | None:
+        """Its rows, where they can be read straight from a file."""
+        found = bare_array(self.variable) if self.form == "tensor" else None
+        return None if found is None else raw_rows(*found, self.torch_dtype)
+
+    @cached_property
+    def is_fresh(self) -> bool:
+        """Whether every read of the variable gives an array of its own."""
+        return reads_fresh_arrays(self.variable)
+
+    def lazy(self) -> Entry:
+        """The same entry for many reads: the variable past xarray's cache, its axes called by their position."""
+        return replace(self, variable=positional(self.variable))
 
 
 @dataclass
@@ -127,7 +161,7 @@ def plan_entries(
     wanted = None if isinstance(coords, bool) else set(_checked_names(ds, coords))
     tuples = multiindex_dims(ds)
     plan = Plan(inference.groups)
-    _check_paths(ds)
+    check_paths(ds)
     for name, variable in ds.variables.items():
         key = key_of(name)
         if name in tuples or any("/".join(key[:n]) in excluded for n in range(1, len(key) + 1)):
@@ -165,10 +199,11 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
     form: Form = "tensor"
     if variable.dtype.kind not in "biufcmM" or variable.encoding.get("tensordict_non_tensor"):
         form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
-    return Entry(key, name, variable, entry_class, form, batch, _torch_dtype(variable))
+    missing = () if entry_class != "partial" else tuple(i for i, d in enumerate(batch.dims) if d not in variable.dims)
+    return Entry(key, name, variable, entry_class, form, batch, missing, torch_dtype_of(variable))
 
 
-def _torch_dtype(variable: xr.Variable) -> str | None:
+def torch_dtype_of(variable: xr.Variable) -> str | None:
     """The dtype recorded where values were widened, as long as they still have the widened dtype."""
     recorded = variable.encoding.get("torch_dtype")
     widened = {"complex32": "complex64"}.get(str(recorded), "float32")
@@ -186,18 +221,32 @@ def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
 
 
 def _why_not(variable: xr.Variable) -> str | None:
-    """Why no tensordict can hold a variable, from its dtype alone; None where one can."""
+    """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    if dtype.kind == "O" and "calendar" in {*variable.encoding, *variable.attrs}:
+    calendar = _calendar(variable) if dtype.kind == "O" else None
+    if calendar is not None:
         return (
-            f"it holds dates of the calendar {variable.encoding.get('calendar', variable.attrs.get('calendar'))!r}, or outside "
-            f"1678 to 2262, which int64 nanoseconds cannot hold; convert the calendar, or exclude it"
+            f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
+            "convert the calendar, or exclude it"
         )
     if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
         return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
     if dtype.kind == "V":
         return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
     return None
+
+
+def _calendar(variable: xr.Variable) -> Any:
+    """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
+    declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
+    if declared is not None or not (in_memory(variable) or is_index_data(variable)):
+        return declared
+    values = np.asarray(variable.values)
+    return (
+        next((item.calendar for item in values.flat if hasattr(item, "calendar")), None)
+        if held_objects(values) == "dates"
+        else None
+    )
 
 
 def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
@@ -212,15 +261,17 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
     return found
 
 
-def _check_paths(ds: xr.Dataset) -> None:
+def check_paths(ds: xr.Dataset) -> None:
     """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
     keys = {key_of(name): name for name in ds.variables}
     for key, name in keys.items():
         if "" in key:
-            raise ValueError(f"variable {name!r}: a part of its path is empty; rename it, a '/' separates nested keys")
+            raise ValueError(
+                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
+            )
         for length in range(1, len(key)):
             if key[:length] in keys:
                 raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be an entry "
-                    f"and a nested tensordict; rename one of them"
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
+                    "an entry and a group; rename one of them"
                 )

@@ -59,7 +59,7 @@ def concat(
         raise ValueError(f"unbatched: expected 'drop' or 'expand', got {unbatched!r}")
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
-        below = [name for name, child in dt.children.items() if _episode_groups(child, told=False)]
+        below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
         return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
     left_out: set[str] = set()
     parts = {}
@@ -80,7 +80,7 @@ def concat(
     return _joined(dt, parts, dim, index, step)
 
 
-def _episode_groups(dt: xr.DataTree, *, told: bool = True) -> dict[str, tuple[xr.Dataset, Inference]]:
+def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tuple[xr.Dataset, Inference]]:
     """The groups in a node that have a batch of their own, in natural order; others that hold numbers are named.
 
     Raises
@@ -98,7 +98,7 @@ def _episode_groups(dt: xr.DataTree, *, told: bool = True) -> dict[str, tuple[xr
         for name, view in views.items()
         if name not in found and any(v.ndim and v.dtype.kind in "biufc" for v in view[0].data_vars.values())
     }
-    if not found or not without or not told:
+    if not found or not without or quietly:
         return found
     entries = {frozenset(flat.variables): name for name, (flat, _) in reversed(list(found.items()))}
     for name, (flat, _) in without.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from .._compat.xarray import data_of
 from ..formats.array_wrappers import read_outer
 from ..formats.raw.arrays import counted_from_start
 
@@ -112,14 +113,14 @@ class RepeatedRow(BackendArray):
 
 def is_joinable(variable: xr.Variable) -> bool:
     """Whether the values are in memory or read lazily by xarray: not those of dask, nor of another library."""
-    return isinstance(variable._data, np.ndarray | indexing.ExplicitlyIndexed)
+    return isinstance(data_of(variable), np.ndarray | indexing.ExplicitlyIndexed)
 
 
 def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     """The rows of all parts as one variable, backed by dask in chunks of one part each, more for a large one."""
     # xarray's own rules for attributes, encoding and dtype
     like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
-    data = indexing.LazilyIndexedArray(JoinedRows([part._data for part in parts], like.dtype))
+    data = indexing.LazilyIndexedArray(JoinedRows([data_of(part) for part in parts], like.dtype))
     joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
     joined.encoding = like.encoding
     chunks = tuple(size for part in parts for size in row_chunks(part.shape, part.dtype))
@@ -136,14 +137,10 @@ def _without_rows(part: xr.Variable) -> xr.Variable:
 @lru_cache(2**12)
 def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """The chunks of dask along the first axis of one part."""
-    import dask.array.core
+    from .._compat import dask
 
     # dask cannot tell how large objects are
-    if dtype.hasobject or 0 in shape:
-        return (shape[0],)
-    normalize: Callable[..., Any] = dask.array.core.normalize_chunks
-    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, dtype=dtype)[0]
-    return rows
+    return (shape[0],) if dtype.hasobject or 0 in shape else dask.row_chunks(shape, dtype)
 
 
 def join(parts: Mapping[str, xr.Dataset], dim: str) -> dict[str, xr.Variable]:

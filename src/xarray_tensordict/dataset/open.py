@@ -13,8 +13,10 @@ from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 from xarray.core.coordinates import Coordinates
 
+from .._compat.xarray import data_of
 from ..core.blocks import Extent, PreferredChunks, preferred_chunks
 from ..core.inference import BatchDims, infer_batch, may_have_more
+from ..core.metadata import UNBATCHED_NAME
 from ..core.model import (
     ArrayInfo,
     GroupBatch,
@@ -49,7 +51,7 @@ from .hidden_groups import hidden_groups, hidden_text, is_within, mixed_groups, 
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, restore
+from .restoring import claim_nested_coordinates, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
 """Where a Dataset says what its opening left out: ``ds.encoding["xarray_tensordict"]``."""
@@ -96,13 +98,15 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
-    layout.warnings.extend(lost_times(layout.groups, ds))
+    if _lacks_record(layout):
+        layout.warnings.extend(lost_times(layout.groups, ds))
     notes: dict[str, Any] = {}
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
         notes["episodes_in"] = None if episodes_in is None else _path_in_store(episodes_in, options)
     _tell(store, layout, ds, notes)
-    note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
+    if any(group.tensorclass for group in layout.groups.values()):
+        note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
 
 
@@ -123,7 +127,8 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
     _tell(store, layout, datasets[()], {})
     for key, group in layout.groups.items():
-        note_classes(datasets[key], {(): group.tensorclass} if group.tensorclass else {})
+        if group.tensorclass:
+            note_classes(datasets[key], {(): group.tensorclass})
     return {group_name(key): ds for key, ds in datasets.items()}
 
 
@@ -158,7 +163,9 @@ def _shown_groups(store: Store, options: OpenOptions) -> list[StoredGroup]:
 
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
     """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
-    by_key = restore_unbatched({group.key: group for group in groups}, store.description)
+    by_key = {group.key: group for group in groups}
+    if () in by_key and UNBATCHED_NAME in by_key[()].arrays:
+        by_key = restore_unbatched(by_key, store.description)
     claim_nested_coordinates(by_key)
     left_out = [member for group in by_key.values() for member in group.left_out]
     _drop(by_key, options.drop_variables)
@@ -355,7 +362,7 @@ def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
             chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
         )
     moved = xr.Variable(
-        [dims.get(str(dim), str(dim)) for dim in variable.dims], variable._data, variable.attrs, fastpath=True
+        [dims.get(str(dim), str(dim)) for dim in variable.dims], data_of(variable), variable.attrs, fastpath=True
     )
     moved.encoding = encoding
     return moved
@@ -377,13 +384,15 @@ def _decode_group(
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
-        str(name): restore(kept[name], group.arrays[name].record) if name in group.arrays else kept[name]
+        str(name): restore(kept[name], group.arrays[name].record)
+        if name in group.arrays and group.arrays[name].record
+        else kept[name]
         for name in (*everything, *decoded)
         if name in kept
     }
     for name, variable in decoded.items():
         array = group.arrays.get(name)
-        role = array.role if array is not None else None
+        role = array.role if array is not None and _decodes_role(array, options) else None
         # an index stays a coordinate where its dim had to be renamed
         is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
         if is_index or role == "coord":
@@ -391,6 +400,11 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
+
+
+def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
+    """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
+    return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
 def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
@@ -412,7 +426,7 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     # xarray says of repeated dims that few operations take them
     with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
-        variable = xr.Variable(dims, data, dict(array.attrs), dict(array.encoding), fastpath=True)
+        variable = xr.Variable(dims, data, stored_attrs(array.attrs, array.record), dict(array.encoding), fastpath=True)
     preferred = variable.encoding.get("preferred_chunks")
     if preferred and type(preferred) is dict:
         # xarray keyed them by the recorded names
@@ -444,7 +458,8 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
         left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
     if left_out:
         warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
-    layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
+    if _lacks_record(layout):
+        layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warn(f"{store.description}: {told}", InferredBatchWarning)
@@ -458,6 +473,11 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
         notes["shapes"] = {str(name): variable.shape for name, variable in ds.variables.items()}
     if notes:
         ds.encoding[ENCODING_KEY] = notes
+
+
+def _lacks_record(layout: Layout) -> bool:
+    """Whether the root has no record of its batch: plain xarray has written it, or appended to it."""
+    return () in layout.groups and layout.groups[()].recorded is None
 
 
 def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:

@@ -1,4 +1,4 @@
-"""Give an array back what its stored form lost: the resolution of times, the order of its dims.
+"""Give an array back what its stored form lost: the resolution of times, the dtype of unpacked floats, the order of dims.
 
 The writers store times as nanoseconds and batch dims first, because bare tensordict reads such arrays as they are, and
 say in the array's own record (:data:`~..core.metadata.ARRAY_ATTR`) what the variable was. Nothing is read here before it is
@@ -14,12 +14,26 @@ import numpy as np
 import xarray as xr
 from xarray.core import indexing
 
+from .._compat.xarray import data_of
+from ..core.metadata import CF_SCALES
 from ..core.model import Key, StoredGroup
 from ..formats.array_wrappers import _Wrapped
 
 _UNITS = frozenset({"s", "ms", "us"})
+_FLOATS = frozenset({"float16", "float32", "float64"})
 # they belong to the stored numbers; xarray would turn times of another resolution into NaT with them (measured)
 _STORED_ONLY = ("units", "calendar", "dtype", "_FillValue")
+
+
+def stored_attrs(attrs: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of an array as they were written: its packing has the dtype of what it unpacks to, which JSON lost."""
+    dtype = record.get("unpacked")
+    if dtype not in _FLOATS:
+        return dict(attrs)
+    return {
+        word: np.dtype(dtype).type(value) if word in CF_SCALES and isinstance(value, int | float) else value
+        for word, value in attrs.items()
+    }
 
 
 def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
@@ -32,18 +46,21 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
     record
         The array's own record; what it does not know, or what does not fit, is left alone.
     """
-    unit, order = record.get("datetime_unit"), record.get("order")
+    unit, order, unpacked = record.get("datetime_unit"), record.get("order"), record.get("unpacked")
     if unit in _UNITS and variable.dtype.kind in "mM" and np.datetime_data(variable.dtype)[0] != unit:
         dtype = np.dtype(f"{variable.dtype.kind}8[{unit}]")
         kept = {name: value for name, value in variable.encoding.items() if name not in _STORED_ONLY}
-        variable = _with_data(variable, variable.dims, TimesOfUnit(variable._data, dtype), kept)
+        variable = _with_data(variable, variable.dims, OfDtype(data_of(variable), dtype), kept)
+    elif unpacked in _FLOATS and variable.dtype.kind == "f" and variable.dtype != unpacked:
+        wrapped = OfDtype(data_of(variable), np.dtype(unpacked))
+        variable = _with_data(variable, variable.dims, wrapped, dict(variable.encoding))
     if isinstance(order, list) and sorted(order) == list(range(variable.ndim)) and order != sorted(order):
         dims = tuple(variable.dims[axis] for axis in order)
         encoding = dict(variable.encoding)
         for name in ("chunks", "chunksizes", "shards", "original_shape"):
             if isinstance(encoding.get(name), tuple) and len(encoding[name]) == variable.ndim:
                 encoding[name] = tuple(encoding[name][axis] for axis in order)
-        variable = _with_data(variable, dims, Transposed(variable._data, tuple(order)), encoding)
+        variable = _with_data(variable, dims, Transposed(data_of(variable), tuple(order)), encoding)
     return variable
 
 
@@ -83,8 +100,8 @@ def _with_data(variable: xr.Variable, dims: Any, data: Any, encoding: dict[str, 
     return changed
 
 
-class TimesOfUnit(_Wrapped):
-    """Times read in the resolution they were written in."""
+class OfDtype(_Wrapped):
+    """Times in the resolution they were written in, or floats in the dtype they were packed from."""
 
     def __init__(self, array: Any, dtype: np.dtype[Any]) -> None:
         super().__init__(array)
@@ -92,13 +109,12 @@ class TimesOfUnit(_Wrapped):
         self.shape = tuple(array.shape)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
-        times = self._read_wrapped(key)
-        found = times.astype(self.dtype)
-        if not np.array_equal(found.astype(times.dtype), times, equal_nan=True):
+        values = self._read_wrapped(key)
+        found = values.astype(self.dtype)
+        if self.dtype.kind in "mM" and not np.array_equal(found.astype(values.dtype), values, equal_nan=True):
             raise ValueError(
-                f"the store says that these times have the resolution {self.dtype}, and some are finer, so another "
-                "program "
-                f"has written them; open the store with decode_times=False to get the nanoseconds"
+                f"the store says that these times have the resolution {self.dtype}, and some are finer, so another program "
+                "has written them; open the store with decode_times=False to get the nanoseconds"
             )
         return found
 

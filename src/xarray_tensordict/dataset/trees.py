@@ -7,6 +7,7 @@ from typing import Any
 
 import xarray as xr
 
+from .._compat.xarray import data_of
 from ..core.inference import BatchDims, infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
@@ -60,7 +61,7 @@ def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.
             path = (*key, str(name))
             moved = variable.to_base_variable() if key else variable
             if moved.dims != flat_dims[path]:
-                moved = xr.Variable(flat_dims[path], variable._data, variable.attrs, fastpath=True)
+                moved = xr.Variable(flat_dims[path], data_of(variable), variable.attrs, fastpath=True)
                 moved.encoding = variable.encoding
             variables["/".join(path)] = moved
             if name in ds.coords:

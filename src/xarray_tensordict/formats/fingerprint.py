@@ -1,7 +1,9 @@
-"""Whether a store is still what was opened: what has been removed or replaced since is refused by name.
+"""Whether an array is still what was opened: one that was removed or replaced since is refused by name.
 
 A store is described once, when it is opened, and its arrays are read later, in other processes, too. Then there may be
-another store in its place, whose bytes mean something else. To see that takes one look at the status of a file.
+another store in its place, whose bytes mean something else. :class:`Fingerprint` says which arrays are the same;
+:class:`Described` sees, by one look at the status of a file, whether there is anything to compare. A format says how an array
+is found again.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,10 @@ class RemovedError(ReplacedError, FileNotFoundError):
     """What was opened is not there any more."""
 
 
+class ChangedError(OSError):
+    """A store was changed by a writer while it was opened or changed; it can be tried again."""
+
+
 def identity_of(status: os.stat_result) -> Identity:
     """What tells a file from the one that takes its place, or is written over it, on any machine that sees it."""
     return status.st_ino, status.st_mtime_ns, status.st_size
@@ -52,6 +58,57 @@ def coding_of(attrs: Mapping[str, Any]) -> str:
     return repr([(name, np.asarray(attrs[name]).tolist()) for name in sorted(_CODING & attrs.keys())])
 
 
+@dataclass(frozen=True)
+class Fingerprint:
+    """What an array was when it was described.
+
+    Attributes
+    ----------
+    dtype
+        The dtype in words.
+    shape
+        Its shape.
+    grows
+        The axes that may be longer later.
+    means
+        What else says how bytes become values, by name: codecs, attributes, the place in a file.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    grows: tuple[bool, ...] = ()
+    means: Mapping[str, str] = field(default_factory=dict)
+
+    def compare(self, now: Fingerprint | None, where: str) -> None:
+        """Raise a `ReplacedError` unless an array of now is the same; what either does not know is not compared.
+
+        Parameters
+        ----------
+        now
+            The array that is found now, None where there is none.
+        where
+            How messages call it.
+        """
+        if now is None:
+            raise replaced(where, f"{self.dtype} {list(self.shape)}", "no array")
+        differ = [name for name, text in self.means.items() if now.means.get(name, text) != text]
+        fits = self.dtype == now.dtype and self._has_room_for(now.shape)
+        if differ or not fits:
+            raise replaced(where, self._words(differ, whole=not fits), now._words(differ, whole=not fits))
+
+    def _has_room_for(self, shape: tuple[int, ...]) -> bool:
+        grows = self.grows or (False,) * len(self.shape)
+        return len(shape) == len(self.shape) and all(
+            now == size or (may_grow and now > size)
+            for now, size, may_grow in zip(shape, self.shape, grows, strict=True)
+        )
+
+    def _words(self, names: list[str], *, whole: bool) -> str:
+        parts = [f"{self.dtype} {list(self.shape)}"] if whole else []
+        return ", ".join([*parts, *(f"the {name} {self.means[name]}" for name in names)])
+
+
+@dataclass(eq=False)
 class Described:
     """A file that describes arrays, which was read when the store was opened.
 
@@ -65,11 +122,11 @@ class Described:
         Its status from before it was read.
     """
 
-    def __init__(self, path: str, read: Callable[[], Any], status: os.stat_result) -> None:
-        self.path = path
-        self._read = read
-        self._opened = _settled(status)
-        self._seen: tuple[Identity | None, Any] = self._opened, None
+    path: str
+    read: Callable[[], Any]
+    status: os.stat_result
+    opened_at: int = field(default_factory=time.time_ns)
+    _seen: tuple[Identity | None, Any] | None = None
 
     def changed(self) -> Any:
         """What the file says now; None where it is the one that was read.
@@ -83,19 +140,19 @@ class Described:
             status = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._removed() from error
-        identity, said = self._seen
+        identity, found = self._seen or (_settled(self.status, self.opened_at), None)
         if identity_of(status) == identity:
-            return said
+            return found
         try:
-            said = self._read()
+            found = self.read()
         except FileNotFoundError as error:
             raise self._removed() from error
         except Exception as error:  # half a file, or one of another program
             raise replaced(self.path, "metadata", f"what cannot be read ({error})") from error
-        if said is None:
+        if found is None:
             raise replaced(self.path, "metadata", f"none in its {status.st_size} bytes")
-        self._seen = _settled(status), said
-        return said
+        self._seen = _settled(status, time.time_ns()), found
+        return found
 
     def _removed(self) -> RemovedError:
         return RemovedError(
@@ -104,25 +161,25 @@ class Described:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": (self._opened, None)}
+        return {**self.__dict__, "_seen": None}
 
 
-def _settled(status: os.stat_result) -> Identity | None:
-    return None if abs(time.time_ns() - status.st_mtime_ns) < _SETTLED else identity_of(status)
+def _settled(status: os.stat_result, now: int) -> Identity | None:
+    return None if abs(now - status.st_mtime_ns) < _SETTLED else identity_of(status)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One array, and what the metadata said of it.
+    """One array of a file of JSON that describes arrays, as tensordict writes it.
 
     Attributes
     ----------
     described
-        The file that says it, as JSON.
+        The file.
     keys
         Where in it.
     said
-        What it said.
+        What it said of the array.
     """
 
     described: Described
@@ -136,20 +193,20 @@ class Entry:
             return
         for key in self.keys:
             now = now.get(key) if isinstance(now, dict) else None
-        if said_of(now) != self.said:
-            raise replaced(where, _in_words(self.said), _in_words(said_of(now)))
+        found = said_of(now)
+        if found != self.said:
+            _fingerprint_of(self.said).compare(_fingerprint_of(found) if isinstance(found, tuple) else None, where)
 
 
 def said_of(entry: Any) -> Any:
-    """What a JSON entry of tensordict says of the bytes of a tensor: dtype and shape, and where they begin and end."""
+    """What a JSON entry of tensordict says of a tensor: dtype and shape, and in an archive where its bytes begin and end."""
     if isinstance(entry, dict):
-        return entry.get("dtype"), entry.get("shape")
-    return tuple(entry[:4]) if isinstance(entry, list) else entry
+        return entry.get("dtype"), entry.get("shape"), *entry.get("_place", ())
+    return entry
 
 
-def _in_words(said: Any) -> str:
-    if not isinstance(said, tuple):
-        return "no tensor"
+def _fingerprint_of(said: tuple[Any, ...]) -> Fingerprint:
     dtype, shape, *place = said
-    text = f"{str(dtype).removeprefix('torch.')} {shape}"
-    return f"{text} in bytes {place[0]} to {place[1]}" if place else text
+    return Fingerprint(
+        str(dtype).removeprefix("torch."), tuple(shape), means={"bytes": f"{place[0]} to {place[1]}"} if place else {}
+    )

@@ -1,21 +1,35 @@
-"""What the ``store`` argument is, and which reader opens it.
+"""The formats there are, and which of them a ``store`` argument has.
 
-Everything users hand to xarray, zarr, h5py and tensordict: paths, URLs, stores, groups, files, open
-``PersistentTensorDict`` objects. The readers are imported when they are needed.
+A store is whatever users hand to xarray, zarr, h5py and tensordict: paths, URLs, stores, groups, files, open
+``PersistentTensorDict`` objects.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+
+from .base import Format, StoreOptions
+from .hdf5.format import Hdf5Format
+from .icechunk.format import IcechunkFormat
+from .kerchunk.format import KerchunkFormat
+from .memmap.format import MemmapFormat
+from .zarr.format import ZarrFormat
 
 if TYPE_CHECKING:
     from ..core.model import Store
 
-_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
+FORMATS: tuple[Format, ...] = (
+    ZarrFormat(),
+    Hdf5Format(),
+    MemmapFormat(),
+    IcechunkFormat(),
+    KerchunkFormat(),
+)
+"""In the order in which they are asked; the first one opens URLs whose ending belongs to no other."""
+
 # Magic bytes of formats that other engines open (Unidata's and WMO's format specifications).
 _OTHERS = {
     b"CDF\x01": ("a netCDF-3 file", "engine='scipy' or engine='netcdf4'"),
@@ -23,77 +37,128 @@ _OTHERS = {
     b"CDF\x05": ("a netCDF-3 file (CDF-5)", "engine='netcdf4'"),
     b"GRIB": ("a GRIB file", "engine='cfgrib'"),
 }
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+_TORCH_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 "
+"""How files of torch.save began before they were archives."""
 
 
-def open_store(
-    source: Any,
-    *,
-    group: str | None = None,
-    consolidated: bool | None = None,
-    storage_options: dict[str, Any] | None = None,
-    zarr_format: int | None = None,
-    use_zarr_fill_value_as_mask: bool | None = None,
-    allow_pickle: bool = False,
-    filled: bool = True,
-) -> Store:
-    """Open whatever `source` is, at `group`.
+@dataclass(frozen=True)
+class Source:
+    """A ``store`` argument, understood.
+
+    Attributes
+    ----------
+    value
+        What the libraries take: a local path is absolute, so that a later ``os.chdir`` leads to no other store.
+    description
+        How messages call it.
+    format
+        Its format.
+    """
+
+    value: Any
+    description: str
+    format: Format
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it is a path or a URL, and not an object that the caller has opened."""
+        return isinstance(self.value, str)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in words."""
+        return self.format.kind(self.value)
+
+    def open(self, **options: Any) -> Store:
+        """Open it; see :func:`open_store`."""
+        return self.format.open(self.value, self.description, StoreOptions(**options))
+
+
+def open_store(store: Any, **options: Any) -> Store:
+    """Open whatever `store` is.
+
+    Parameters
+    ----------
+    store
+        A path, a URL, or an object of a library.
+    **options
+        Those of :class:`~.base.StoreOptions`.
 
     Raises
     ------
     FileNotFoundError
         For a path at which there is nothing, or a group that is not there.
     ValueError
-        For a file or folder that is neither zarr nor HDF5; the message says which engine opens it, where that is
-        known.
+        For a file or folder of no known format; the message says which engine opens it, where that is known.
     TypeError
-        For an object of a type that nobody here opens.
+        For an object of a type that no format opens.
     """
-    source = unwrapped(source)
-    description = describe_source(source)
-    found = format_of(source, description)
-    if found == "memmap":
-        from .memmap.read import MemmapStore
-
-        path = os.fspath(source).removeprefix("file://")
-        return MemmapStore.open(path, description=description, root=group, allow_pickle=allow_pickle, filled=filled)
-    if found == "zarr":
-        from .zarr.read import ZarrGroupStore
-
-        return ZarrGroupStore.open(
-            os.fspath(source) if isinstance(source, os.PathLike) else source,
-            description=description,
-            root=group,
-            consolidated=consolidated,
-            storage_options=storage_options,
-            zarr_format=zarr_format,
-            allow_pickle=allow_pickle,
-            mask=use_zarr_fill_value_as_mask,
-        )
-    from .hdf5.read import Hdf5Store
-
-    return Hdf5Store.open(source, root=group, allow_pickle=allow_pickle)
+    return find_source(store).open(**options)
 
 
-def unwrapped(source: Any) -> Any:
+def find_source(store: Any) -> Source:
+    """Say what a ``store`` argument is; raises as :func:`open_store` does."""
+    value = _unwrapped(store)
+    description = describe_source(value)
+    if not isinstance(value, (str, os.PathLike)):
+        return Source(value, description, _format_of_object(value))
+    path = os.fspath(value)
+    if is_url(path):
+        return Source(path, description, _format_of_url(path))
+    path = os.path.abspath(path.removeprefix("file://"))
+    return Source(path, description, _format_of_path(path, description))
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL of something that is not a local file."""
+    return "://" in path and not path.startswith("file://")
+
+
+def _format_of_url(url: str) -> Format:
+    return next((each for each in FORMATS if each.url_endings and url.lower().endswith(each.url_endings)), FORMATS[0])
+
+
+def format_by_ending(path: str) -> Format | None:
+    """The format that the ending of a name says, None where it says none."""
+    name = target_by_ending(path)
+    return None if name is None else format_of_target(name)
+
+
+def target_by_ending(path: str) -> str | None:
+    """The name of the kind of store that the ending of a name says, as ``convert --to`` takes it."""
+    ending = PurePosixPath(path).suffix.lower()
+    return next((name for each in FORMATS for name, endings in each.targets.items() if ending in endings), None)
+
+
+def target_names() -> tuple[str, ...]:
+    """All kinds of stores that are written, as ``convert --to`` takes them."""
+    return tuple(name for each in FORMATS for name in each.targets)
+
+
+def format_of_target(name: str) -> Format:
+    """The format that writes a kind of store."""
+    return next(each for each in FORMATS if name in each.targets)
+
+
+def _unwrapped(store: Any) -> Any:
     """The group behind an open ``PersistentTensorDict``, so that the file is not opened twice; the store behind a mapper."""
-    if isinstance(source, str):
-        return os.path.expanduser(source) if source.startswith("~") else source
-    module = type(source).__module__
+    if isinstance(store, str):
+        return os.path.expanduser(store) if store.startswith("~") else store
+    module = type(store).__module__
     if module == "fsspec.mapping":
         from zarr.storage import FsspecStore
 
-        return FsspecStore.from_mapper(source)
-    if module.startswith("tensordict.") and hasattr(source, "file"):
-        return source.file
+        return FsspecStore.from_mapper(store)
+    if module.startswith("tensordict.") and hasattr(store, "file"):
+        return store.file
     if module.startswith(("tensordict.", "xarray_tensordict.lazy")):
-        raise TypeError(_no_source(source))
-    return source
+        raise TypeError(_why_no_store(store))
+    return store
 
 
-def _no_source(source: Any) -> str:
-    """Why a tensordict is no store, with the way out."""
-    name = type(source).__name__
+def _why_no_store(td: Any) -> str:
+    name = type(td).__name__
     if name == "XarrayPersistentTensorDict":
         return (
             f"found {name}, which reads through a Dataset and holds no file of its own: open the store itself, by its path; "
@@ -113,7 +178,7 @@ def _no_source(source: Any) -> str:
 def describe_source(source: Any) -> str:
     """How messages call a source."""
     if isinstance(source, (str, os.PathLike)):
-        return os.fspath(source) if isinstance(source, str) else str(os.fspath(source))
+        return str(os.fspath(source))
     for attribute in ("filename", "store_path", "name"):
         value = getattr(source, attribute, None)
         if isinstance(value, str):
@@ -127,7 +192,7 @@ def describe_source(source: Any) -> str:
 
 
 def _describe_zarr_store(store: Any) -> str:
-    """Where it is, as far as it tells: a store in memory has a number that nobody knows."""
+    """Where it is, as far as it says: a store in memory has a number that nobody knows."""
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, StorePath, ZipStore
 
     if isinstance(store, LocalStore):
@@ -142,113 +207,53 @@ def _describe_zarr_store(store: Any) -> str:
     return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
 
 
-def format_of(source: Any, description: str) -> str:
-    """Say "zarr", "hdf5" or "memmap", or raise with what was found instead."""
-    if isinstance(source, (str, os.PathLike)):
-        return _format_of_path(os.fspath(source), description)
-    module = type(source).__module__.partition(".")[0]
-    if module == "h5py" or isinstance(source, (bytes, memoryview)):
-        return "hdf5"
-    if module == "zarr" or _is_zarr_store(source):
-        return "zarr"
-    if isinstance(source, io.IOBase) or hasattr(source, "read"):
-        return "hdf5"
+def _format_of_object(value: Any) -> Format:
+    for each in FORMATS:
+        if each.claims(value):
+            return each
     raise TypeError(
         f"expected a path, a URL, a zarr store or group, an h5py file or group, a binary file object or a "
-        f"PersistentTensorDict, found {type(source).__name__}"
+        f"PersistentTensorDict, found {type(value).__name__}"
     )
 
 
-def _is_zarr_store(source: Any) -> bool:
-    from zarr.abc.store import Store as ZarrStore
-    from zarr.storage import StorePath
-
-    return isinstance(source, (ZarrStore, StorePath, dict))
-
-
-def _format_of_path(path: str, description: str) -> str:
-    if "://" in path and not path.startswith("file://"):
-        return "hdf5" if path.endswith((".h5", ".hdf5", ".nc", ".nc4")) else "zarr"
-    local = Path(path.removeprefix("file://"))
-    if not local.exists():
+def _format_of_path(path: str, description: str) -> Format:
+    if not os.path.exists(path):
         raise FileNotFoundError(
             f"No such file or directory: {description!r}. Check the spelling; relative paths start at "
             f"{str(Path.cwd())!r}"
         )
-    if local.is_dir():
-        return _format_of_folder(local, description)
-    with local.open("rb") as file:
-        magic = file.read(8)
-    if magic.startswith(HDF5_MAGIC) or _has_userblock(local):
-        return "hdf5"
-    if magic.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "memmap" if _is_archive_of_tensordict(local) else "zarr"
+    for each in FORMATS:
+        if each.claims(path):
+            return each
+    marks = {each: f" (a folder with {each.marks})" if each.marks and os.path.isdir(path) else "" for each in FORMATS}
+    *others, last = (f"{each.expects}{marks[each]}" for each in FORMATS)
+    raise ValueError(f"{description}: expected {', '.join(others)} or {last}, found {_found_at(Path(path))}")
+
+
+def _found_at(path: Path) -> str:
+    """What is at a path that no format claims, and what to do."""
+    if path.is_dir():
+        inside = sorted(child.name for child in path.iterdir())[:10]
+        stores = [name for name in inside if _is_claimed(path / name)]
+        hint = f". In it are {stores}: open one of these" if stores else ""
+        return f"a folder with {inside or 'nothing'} in it{hint}"
+    with path.open("rb") as file:
+        magic = file.read(10)
+    if magic.startswith((b"PK", _TORCH_LEGACY)):  # no format claims the archive
+        return (
+            "what looks like a file of torch.save. Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a "
+            "Dataset of a tensordict"
+        )
     for start, (what, engine) in _OTHERS.items():
         if magic.startswith(start):
-            raise ValueError(
-                f"{description}: expected a zarr store, an HDF5 file or a .tdz archive, found {what}. Open it with "
-                f"{engine}; "
-                f"ds.td works on a Dataset from any engine"
-            )
-    from .memmap.consolidated import read_footer
-
-    if read_footer(str(local)) is not None:
-        return "memmap"
-    found = f"a file that starts with {magic!r}" if magic else "an empty file"
-    raise ValueError(
-        f"{description}: expected a zarr store, an HDF5 file or a .tdz archive, found {found}. If another engine of "
-        f"xarray opens it, "
-        f"name that engine; ds.td works on a Dataset from any engine"
-    )
+            return f"{what}. Open it with {engine}; ds.td works on a Dataset from any engine"
+    found = f"a file that starts with {magic[:8]!r}" if magic else "an empty file"
+    return f"{found}. If another engine of xarray opens it, name that engine; ds.td works on a Dataset from any engine"
 
 
-def _format_of_folder(local: Path, description: str) -> str:
-    if any((local / name).exists() for name in _ZARR_FILES):
-        return "zarr"
-    from .memmap.read import is_memmap_folder
-
-    if is_memmap_folder(local):
-        return "memmap"
-    there = sorted(child.name for child in local.iterdir())[:10]
-    compact = sorted(local.glob("storage/*.h5"))
-    if compact:
-        raise ValueError(
-            f"{description}: expected a checkpoint of a replay buffer with memory-mapped tensors, found one that "
-            f"keeps them in "
-            f"an HDF5 file, in a compact form of torchrl's own; open {str(compact[0])!r} for its arrays"
-        )
-    stores = [name for name in there if _looks_like_a_store(local / name)]
-    hint = f". In it are {stores}: open one of these" if stores else ""
-    raise ValueError(
-        f"{description}: expected a zarr store (a folder with {_ZARR_FILES[0]!r} or {_ZARR_FILES[1]!r}) or a "
-        f"memory-mapped "
-        f"tensordict (a folder with 'meta.json'), found a folder with {there or 'nothing'} in it{hint}"
-    )
-
-
-def _looks_like_a_store(path: Path) -> bool:
-    if path.is_dir():
-        return any((path / name).is_file() for name in (*_ZARR_FILES, "meta.json"))
-    return path.suffix in {".h5", ".hdf5", ".nc", ".tdz"} or path.name.endswith(".zarr.zip")
-
-
-def _is_archive_of_tensordict(local: Path) -> bool:
+def _is_claimed(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(local) as archive:
-            names = set(archive.namelist())
-    except (zipfile.BadZipFile, NotImplementedError):
-        return local.suffix == ".tdz"
-    return "meta.json" in names and names.isdisjoint(_ZARR_FILES)
-
-
-def _has_userblock(local: Path) -> bool:
-    """HDF5 looks for its signature at 0, 512, 1024 and every doubling after (HDF5 format specification, II.A)."""
-    size = local.stat().st_size
-    offset = 512
-    with local.open("rb") as file:
-        while offset < size:
-            file.seek(offset)
-            if file.read(8) == HDF5_MAGIC:
-                return True
-            offset *= 2
-    return False
+        return any(each.claims(str(path)) for each in FORMATS)
+    except OSError:
+        return False

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tensordict import PersistentTensorDict
 
 from .._compat.tensordict import open_bare
-from ..formats.hdf5.files import is_open_for_writing
-from ..formats.registry import HDF5_MAGIC, describe_source
-
-_HDF5 = (".h5", ".hdf5", ".hdf", ".nc", ".nc4")
+from ..formats.base import Format
+from ..formats.registry import FORMATS, describe_source, format_by_ending
 
 
 def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, device: Any = None) -> PersistentTensorDict:
@@ -43,49 +41,28 @@ def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, devic
             f"ds.td.to_zarr(store)"
         )
     path = Path(os.path.expanduser(os.fspath(store)))
-    backend = _backend(path, mode)
+    found = _format_for(path, mode)
     if path.exists():
         if mode != "w":
             raise FileExistsError(
                 f"{path}: there is something already, and mode={mode!r} refuses to replace it; pass mode='r+' to change it, "
                 f"or mode='w' to replace it"
             )
-        _check_replaceable(path, backend)
+        found.check_replaceable(str(path))
     return open_bare(
         filename=str(path),
-        mode="w" if backend == "h5" else "a" if not path.exists() else "w",
-        backend=backend,
+        mode="w" if path.exists() else "a",
+        backend=found.backend,
         batch_size=list(batch_size),
         device=device,
     )
 
 
-def _backend(path: Path, mode: str) -> Literal["h5", "zarr"]:
-    if path.suffix in _HDF5:
-        return "h5"
-    if path.suffix == ".zarr":
-        return "zarr"
-    raise ValueError(
-        f"{path}: mode={mode!r} creates a store in the format that the ending of its name says: .zarr, or one of "
-        f"{', '.join(_HDF5)}"
-    )
-
-
-def _check_replaceable(path: Path, backend: str) -> None:
-    if backend == "zarr":
-        from ..formats.zarr.target import check_replaceable, resolve_target
-
-        check_replaceable(resolve_target(path, None, None))
-        return
-    if path.is_dir():
-        raise ValueError(f"{path}: expected the path of a file, found a folder; choose another path")
-    with path.open("rb") as file:
-        start = file.read(8)
-    if start and start != HDF5_MAGIC:
+def _format_for(path: Path, mode: str) -> Format:
+    found = format_by_ending(str(path))
+    if found is None or found.backend is None:
+        endings = [ending for each in FORMATS if each.backend for names in each.targets.values() for ending in names]
         raise ValueError(
-            f"{path}: mode='w' would replace this file, which is no HDF5 file (it starts with {start!r}); delete it first"
+            f"{path}: mode={mode!r} creates a store in the format that the ending of its name says: {', '.join(endings)}"
         )
-    if is_open_for_writing(path):
-        raise ValueError(
-            f"{path}: this process has the file open for writing; close it first (file.close(), ptd.close())"
-        )
+    return found

@@ -16,9 +16,11 @@ from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, Persis
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, memmap_filename, register_pytree
 from ..core.model import Key
 from ..core.suggest import there_are
-from .lazy_nodes import Group, Leaf, read_together
-from .refusals import is_key, refuse_writes
-from .selection import Selection, select
+from ..dataset.entries import Entry
+from ..tensors.reading import finish, read_together, tensor_dtype
+from ..tensors.selection import Selection, is_key, select
+from .lazy_nodes import Group
+from .refusals import refuse_writes
 
 Names: TypeAlias = Any
 """The names of batch dims, None for one that has none; None where none has one."""
@@ -77,12 +79,12 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         shape = self.batch_size if node.form == "value" else node.shape
         return self._read(node, select(index, shape, what=repr(node.name)))
 
-    def _read(self, leaf: Leaf, selection: Selection | None = None) -> Any:
+    def _read(self, leaf: Entry, selection: Selection | None = None) -> Any:
         """Read one entry, or what was selected of it."""
         self.file.source.check_open()
         batch = self.batch_size if selection is None else _selected(self.batch_size, selection)
         (array,) = read_together([(leaf, selection)])
-        return self._sent(leaf.finish(array, selection, batch))
+        return self._sent(finish(leaf, array, selection, batch))
 
     def _sent(self, value: Any) -> Any:
         return value if self.device is None else value.to(self.device)
@@ -101,7 +103,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         if node.form == "value":
             return {"non_tensor": True}
         shape = torch.Size(node.shape)
-        kind = {"non_tensor": True} if node.form == "rows" else {"dtype": node.dtype, "array": True}
+        kind = {"non_tensor": True} if node.form == "rows" else {"dtype": tensor_dtype(node), "array": True}
         return {**kind, "shape": shape, "dim": len(shape)}
 
     def entry_class(self, key: Any) -> type:
@@ -125,7 +127,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         arrays = read_together([(leaf, None) for _, leaf in found])
         td = TensorDict({}, batch_size=[], device=self.device)
         for (key, leaf), array in zip(found, arrays, strict=True):
-            td.set(key, self._sent(leaf.finish(array, None, ())))
+            td.set(key, self._sent(finish(leaf, array, None, ())))
         return td
 
     # --- indices ---
@@ -155,9 +157,9 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         arrays = iter(read_together([(leaf, selection) for leaf in self._leaves()]))
         return self._built(arrays, selection)
 
-    def _leaves(self) -> Iterator[Leaf]:
+    def _leaves(self) -> Iterator[Entry]:
         for name, member in self.file.members.items():
-            if isinstance(member, Leaf):
+            if isinstance(member, Entry):
                 yield member
             else:
                 yield from self._level(name)._leaves()
@@ -169,8 +171,8 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             batch = _selected(batch, selection)
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
-            if isinstance(member, Leaf):
-                entries[name] = member.finish(next(arrays), selection, batch, names)
+            if isinstance(member, Entry):
+                entries[name] = finish(member, next(arrays), selection, batch, names)
             else:
                 entries[name] = self._level(name)._built(arrays, selection)
         return TensorDict(entries, batch_size=batch, names=names, device=self.device)
@@ -182,7 +184,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         size = torch.Size(value)
         for name, member in self.file.members.items():
             shape = self._level(name).batch_size if isinstance(member, Group) else member.shape
-            value = isinstance(member, Leaf) and member.form == "value"
+            value = isinstance(member, Entry) and member.form == "value"
             if not value and tuple(shape[: len(size)]) != size:
                 raise RuntimeError(
                     f"batch size and array size mismatch: {name!r} has shape {tuple(shape)}, batch_size={tuple(size)}"
@@ -217,7 +219,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             if isinstance(member, Group):
                 td.set(name, self._level(name)._skeleton())
             elif member.form == "tensor":
-                td.set(name, torch.zeros((), dtype=member.dtype).expand(member.shape))
+                td.set(name, torch.zeros((), dtype=tensor_dtype(member)).expand(member.shape))
             else:
                 td.set(name, self._read(member).to("cpu"))
         return td
@@ -267,7 +269,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             if isinstance(member, Group):
                 text = self._level(name)._described(indent + " " * 8)
             elif member.form == "tensor":
-                text = f"Tensor(shape={torch.Size(member.shape)}, dtype={member.dtype})"
+                text = f"Tensor(shape={torch.Size(member.shape)}, dtype={tensor_dtype(member)})"
             else:
                 shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
                 text = f"{self.entry_class(name).__name__}(shape={shape})"

@@ -13,10 +13,11 @@ from ..core.inference import BatchDims
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.record import infer_dataset
 from ..formats.registry import describe_source
-from ..tensors.convert import compute_together, warn_left_out
+from ..tensors.convert import warn_left_out
+from ..tensors.reading import read_variables
 from ..tensors.values import tensor_from_numpy
 from ..writing.arguments import check_choice
-from .lazy_nodes import Group, Leaf, Source
+from .lazy_nodes import Group, OpenedStore
 from .lazy_tensordict import XarrayPersistentTensorDict
 
 
@@ -153,15 +154,16 @@ def _persistent(
     leave_out_times(plan)
     warn_left_out(plan.left_out)
     hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
-    unbatched = [Leaf.of(entry) for entry in plan.unbatched]
-    source = Source(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
+    unbatched = [entry.lazy() for entry in plan.unbatched]
+    source = OpenedStore(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 
 def leave_out_times(plan: Plan) -> None:
     """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
     uncertain = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM" and _may_overflow(entry)]
-    for entry, values in zip(uncertain, compute_together([entry.variable for entry in uncertain]), strict=True):
+    found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])
+    for entry, values in zip(uncertain, found, strict=True):
         try:
             tensor_from_numpy(values, name=entry.name)
         except (OverflowError, TypeError) as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..tensors.selection import is_key
+
 Class = TypeVar("Class", bound=type)
 
 _WRITERS = "set update set_non_tensor create_nested clear popitem __setitem__ __delitem__".split()
@@ -39,8 +41,3 @@ def _refusal(name: str) -> Callable[..., None]:
     refuse.__name__ = name
     refuse.__doc__ = "Refuse, with a ``TypeError``: the object is read-only."
     return refuse
-
-
-def is_key(item: Any) -> bool:
-    """Whether what stands in brackets is the key of an entry, not an index."""
-    return isinstance(item, str) or (isinstance(item, tuple) and bool(item) and all(is_key(part) for part in item))

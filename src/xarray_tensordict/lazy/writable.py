@@ -6,7 +6,6 @@ this package (packed data, times, text, unbatched entries) makes the open fail, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +15,14 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
-from .._compat.tensordict import close_with_file, entry_class, metadata_of, open_bare
+from .._compat.tensordict import entry_class, metadata_of
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..formats.hdf5.files import open_for_changes
-from ..formats.registry import format_of, unwrapped
+from ..formats.registry import Source, find_source, is_url
 from ..quiet import quiet
+from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
-from .lazy_nodes import Leaf, read_together
 
 _EPOCH = (
     "nanoseconds since 1970-01-01",
@@ -38,45 +36,18 @@ _NAT = np.iinfo(np.int64).min
 class _Bare:
     """A store as tensordict opens it, with the batch that this package found."""
 
-    store: Any
-    description: str
+    source: Source
     plan: Plan
     group: str
     allow_pickle: bool
 
-    @property
-    def is_path(self) -> bool:
-        """Whether what is opened has to be closed here."""
-        return isinstance(self.store, (str, os.PathLike))
-
     def open(self, mode: str, device: Any = None) -> PersistentTensorDict:
-        td = self._open(mode, device=device, batch_size=self.plan.batches[()].sizes)
+        options: dict[str, Any] = {"allow_pickle": self.allow_pickle or None}
+        batch_size = self.plan.batches[()].sizes
+        td = self.source.format.open_bare(
+            self.source.value, self.group.strip("/"), mode, device=device, batch_size=batch_size, **options
+        )
         _settle(td, self.plan)
-        return td
-
-    def _open(self, mode: str, **options: Any) -> PersistentTensorDict:
-        inner = self.group.strip("/")
-        options |= {"mode": mode, "allow_pickle": self.allow_pickle or None}
-        store = os.fspath(self.store).removeprefix("file://") if self.is_path else self.store
-        if format_of(store, self.description) == "zarr":
-            import zarr
-
-            if isinstance(store, zarr.Group):
-                node = store[inner] if inner else store
-            else:
-                node = zarr.open_group(store, mode=mode, path=inner or None, use_consolidated=False)  # type: ignore[arg-type]
-            return open_bare(group=node, backend="zarr", **options)
-        if self.is_path and mode == "r+":
-            open_for_changes(store).close()  # says what is in the way, which tensordict does not
-        if not inner:
-            given = {"filename": store} if self.is_path else {"group": store}
-            return open_bare(backend="h5", **given, **options)
-        if self.is_path:
-            import h5py
-
-            store = h5py.File(store, mode)
-        td = open_bare(group=store[inner], backend="h5", **options)
-        close_with_file(td)
         return td
 
 
@@ -103,11 +74,11 @@ def open_writable(
     ValueError
         Where tensordict reads something else than this package does; the message names the first variable.
     """
-    store = unwrapped(store)
+    source = find_source(store)
     try:
         plan = plan_entries(ds, infer_dataset(ds))
-        bare = _Bare(store, description, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))
-        reason = _why_not_the_store(store) or _why_not_the_plan(plan, ds) or _why_not_bare(bare)
+        bare = _Bare(source, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))
+        reason = _why_not_the_store(source) or _why_not_the_plan(plan, ds) or _why_not_bare(bare)
     finally:
         ds.close()
     if reason is not None:
@@ -118,17 +89,10 @@ def open_writable(
     return bare.open("r+", device)
 
 
-def _why_not_the_store(store: Any) -> str | None:
-    if isinstance(store, (str, os.PathLike)):
-        path = os.fspath(store)
-        if "://" in path and not path.startswith("file://"):
-            return "it is a URL, and writing to URLs is not supported here"
-        found = format_of(store, path)
-        if found == "memmap":
-            return "it is a memory-mapped tensordict, which tensordict.TensorDict.load_memmap(path, mode='r+') opens for writing"
-        if os.path.isfile(path) and found == "zarr":
-            return "it is a zip archive, whose entries cannot be replaced"
-    return None
+def _why_not_the_store(source: Source) -> str | None:
+    if source.is_path and is_url(source.value):
+        return "it is a URL, and writing to URLs is not supported here"
+    return source.format.why_not_changed(source.value)
 
 
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
@@ -186,7 +150,7 @@ def _why_not_bare(bare: _Bare) -> str | None:
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return f"tensordict cannot read it ({type(error).__name__}: {error})"
     finally:
-        if bare.is_path:
+        if bare.source.is_path:
             td.close()
 
 
@@ -199,7 +163,7 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
         if key not in found:
             yield f"tensordict does not see {entry.name!r}"
             continue
-        difference = _entry_difference(bare, key, Leaf.of(entry), found[key])
+        difference = _entry_difference(bare, key, entry.lazy(), found[key])
         if difference is not None:
             yield f"{entry.name!r} {difference}"
     for key in sorted(found):
@@ -207,14 +171,14 @@ def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
             yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
 
 
-def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: type) -> str | None:
+def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Entry, cls: type) -> str | None:
     if (cls is torch.Tensor) != (leaf.form == "tensor"):
         return f"is a {cls.__name__} there, and {'a tensor' if leaf.form == 'tensor' else 'non-tensor data'} here"
     if leaf.form == "tensor":
         there = metadata_of(bare, key)
         dtype, shape = there.get("dtype", "of a dtype that tensordict lacks"), list(there.get("shape", ()))
-        if dtype != leaf.dtype or shape != list(leaf.shape):
-            return f"is {dtype} {shape} there, and {leaf.dtype} {list(leaf.shape)} here: it is decoded"
+        if dtype != tensor_dtype(leaf) or shape != list(leaf.shape):
+            return f"is {dtype} {shape} there, and {tensor_dtype(leaf)} {list(leaf.shape)} here: it is decoded"
         return None
     with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
         value = bare.get(key)
@@ -222,7 +186,7 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Leaf, cls: typ
     batch = value.batch_size
     try:
         assert_same_tensordict(
-            *(TensorDict({"value": v}, batch_size=batch) for v in (leaf.finish(array, None, batch), value))
+            *(TensorDict({"value": v}, batch_size=batch) for v in (finish(leaf, array, None, batch), value))
         )
     except AssertionError as error:
         return f"is read otherwise: {error}"

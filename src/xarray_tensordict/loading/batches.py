@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,17 +12,26 @@ import torch
 import xarray as xr
 from tensordict import TensorDict
 
-from ..core.inference import BatchDims
 from ..core.model import Inference
-from ..dataset.entries import Unbatched
-from ..dataset.record import infer_dataset
-from .members import Part, Values
-from .order import HAND_BYTES, HAND_MOST, RAW_BYTES, BlockOrder, Blocks, FullOrder, Ints, Order, Shuffle, every, reads
-from .planning import READ_BYTES, plan_blocks
+from ..dataset.entries import Unbatched, plan_entries
+from .order import (
+    HAND_BYTES,
+    HAND_MOST,
+    RAW_BYTES,
+    READ_BYTES,
+    BlockOrder,
+    Blocks,
+    FullOrder,
+    Ints,
+    Order,
+    Shuffle,
+    every,
+    reads,
+)
+from .planning import plan_blocks
 from .read_ahead import ReadAhead
-from .reading import RowReader
-from .repeats import warn_of_repeats
-from .samples import Samples, samples_of
+from .reader import Part, RowReader, Values
+from .samples import Samples, samples_of, whole_number
 
 
 class _Read(NamedTuple):
@@ -85,7 +93,7 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter()`` runs, as of torch's ``DistributedSampler``."""
-        self.epoch = _whole_number(epoch, "epoch", 0)
+        self.epoch = whole_number(epoch, "epoch", 0)
 
     def __iter__(self) -> Iterator[TensorDict]:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -182,9 +190,21 @@ class Batches:
         return td if self.options.device is None else _sent(td, self.options.device)
 
     def __repr__(self) -> str:
-        from .describe import describe
-
-        return describe(self)
+        options, samples = self.options, self._samples
+        lines = [f"{len(self)} batches of {list(samples.shape(options.batch_size))}, {samples}"]
+        if options.shuffle == "full":
+            lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
+        elif options.shuffle:
+            lines.append(
+                f"order: {len(self._blocks.marks) - 1} blocks shuffled, then samples in buffers of {self._blocks.buffer}, "
+                f"seed={options.seed}, next epoch {self.epoch}"
+            )
+        rest = len(samples) % options.world_size
+        if options.world_size > 1:
+            lines.append(
+                f"rank {options.rank} of {options.world_size}" + (f"; {rest} samples left over" if rest else "")
+            )
+        return "Batches(" + "\n        ".join(lines) + ")"
 
 
 def _one_by_one(lists: Iterator[list[TensorDict]]) -> Iterator[TensorDict]:
@@ -194,83 +214,62 @@ def _one_by_one(lists: Iterator[list[TensorDict]]) -> Iterator[TensorDict]:
 
 def open_batches(
     ds: xr.Dataset,
+    inference: Inference,
     batch_size: int,
     *,
     shuffle: Shuffle = False,
     seed: int | None = None,
     epoch: int = 0,
     drop_last: bool = False,
-    window: Mapping[str, int] | None = None,
-    stride: int = 1,
-    within: str | None = None,
     prefetch: int = 2,
     rank: int = 0,
     world_size: int = 1,
     device: Any = None,
     buffer_size: int | None = None,
-    batch_dims: BatchDims | None = None,
-    coords: bool | Iterable[str] = True,
-    unbatched: Unbatched = "drop",
-    exclude: Iterable[str] = (),
-    inference: Inference | None = None,
+    **rows: Any,
 ) -> Batches:
-    """Make the batches of a Dataset; see ``Dataset.td.batches`` for the parameters."""
+    """Make the batches of a Dataset; see ``Dataset.td.batches`` for the parameters, and :func:`open_rows` for `rows`."""
     if shuffle not in (False, True, "full"):
         raise ValueError(f"shuffle: expected False, True (by chunks) or 'full', got {shuffle!r}")
-    world_size = _whole_number(world_size, "world_size", 1)
-    rank = _whole_number(rank, "rank", 0)
+    world_size = whole_number(world_size, "world_size", 1)
+    rank = whole_number(rank, "rank", 0)
     if rank >= world_size:
         raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
     options = Options(
-        _whole_number(batch_size, "batch_size", 1),
-        shuffle if shuffle == "full" else bool(shuffle),
-        _chosen_seed(seed, shared=bool(shuffle) and world_size > 1),
-        bool(drop_last),
-        _whole_number(prefetch, "prefetch", 0),
-        rank,
-        world_size,
-        None if device is None else torch.device(device),
+        batch_size=whole_number(batch_size, "batch_size", 1),
+        shuffle=shuffle if shuffle == "full" else bool(shuffle),
+        seed=_chosen_seed(seed, shared=bool(shuffle) and world_size > 1),
+        drop_last=bool(drop_last),
+        prefetch=whole_number(prefetch, "prefetch", 0),
+        rank=rank,
+        world_size=world_size,
+        device=None if device is None else torch.device(device),
     )
-    samples, reader = open_rows(
-        ds,
-        window=window,
-        stride=stride,
-        within=within,
-        batch_dims=batch_dims,
-        coords=coords,
-        unbatched=unbatched,
-        exclude=exclude,
-        inference=inference,
-    )
+    samples, reader = open_rows(ds, inference, **rows)
     if 0 < len(samples) < world_size:
         raise ValueError(f"world_size={world_size}: there are only {len(samples)} samples, so a rank would have none")
-    buffer = None if buffer_size is None else _whole_number(buffer_size, "buffer_size", 1)
+    buffer = None if buffer_size is None else whole_number(buffer_size, "buffer_size", 1)
     blocks = plan_blocks(reader, samples, options.batch_size, shuffle=shuffle is not False, buffer=buffer)
     return Batches(reader, samples, blocks, options, epoch)
 
 
 def open_rows(
     ds: xr.Dataset,
+    inference: Inference,
     *,
-    window: Mapping[str, int] | None,
-    stride: int,
-    within: str | None,
-    batch_dims: BatchDims | None,
-    coords: bool | Iterable[str],
-    unbatched: Unbatched,
-    exclude: Iterable[str],
-    inference: Inference | None,
+    window: Mapping[str, int] | None = None,
+    stride: int = 1,
+    within: str | None = None,
+    coords: bool | Iterable[str] = True,
+    unbatched: Unbatched = "drop",
+    exclude: Iterable[str] = (),
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
-    if inference is None or batch_dims is not None:
-        inference = infer_dataset(ds, given=batch_dims)
     samples = samples_of(ds, inference, window=window, stride=stride, within=within)
-    lead = len(samples.sizes)
     # the samples of a batch of windows follow each other along no dim of the Dataset
-    names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[lead - 1])
-    reader = RowReader(ds, inference, samples.sizes, names, coords=coords, unbatched=unbatched, exclude=exclude)
-    warn_of_repeats(reader.members, 2 * READ_BYTES)
-    return samples, reader
+    names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[len(samples.sizes) - 1])
+    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    return samples, RowReader(plan, samples.sizes, names, unbatched=unbatched)
 
 
 def read_samples(reader: RowReader, samples: Samples, numbers: Ints) -> TensorDict:
@@ -288,7 +287,7 @@ def _sent(td: TensorDict, device: torch.device) -> TensorDict:
 
 def _chosen_seed(seed: int | None, *, shared: bool) -> int:
     if seed is not None:
-        return _whole_number(seed, "seed", 0)
+        return whole_number(seed, "seed", 0)
     if shared:
         raise ValueError(
             "seed: with shuffle and world_size > 1 every rank must be given the same seed; without, the ranks would shuffle "
@@ -296,13 +295,3 @@ def _chosen_seed(seed: int | None, *, shared: bool) -> int:
         )
     # from torch's generator, as torch's own samplers do: torch.manual_seed makes it reproducible
     return int(torch.empty((), dtype=torch.int64).random_().item())
-
-
-def _whole_number(value: Any, what: str, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what}: expected a whole number, got {value!r}") from None
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"{what}: expected a whole number of at least {least}, got {value!r}")
-    return number

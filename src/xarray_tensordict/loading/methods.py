@@ -9,6 +9,7 @@ import xarray as xr
 
 from ..core.inference import BatchDims
 from ..core.model import Inference
+from ..dataset.record import infer_dataset
 
 if TYPE_CHECKING:
     from ..dataset.entries import Unbatched
@@ -109,6 +110,7 @@ class LoadingMethods:
 
         return open_batches(
             self._ds,
+            self._inferred(batch_dims),
             batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -122,11 +124,9 @@ class LoadingMethods:
             world_size=world_size,
             device=device,
             buffer_size=buffer_size,
-            batch_dims=batch_dims,
             coords=coords,
             unbatched=unbatched,
             exclude=exclude,
-            inference=self.infer() if batch_dims is None else None,
         )
 
     def to_torch_dataset(
@@ -175,16 +175,15 @@ class LoadingMethods:
         """
         from .torch_datasets import torch_dataset
 
-        return torch_dataset(
-            self._ds,
-            batch_size,
-            window=window,
-            stride=stride,
-            within=within,
-            batch_dims=batch_dims,
-            coords=coords,
-            unbatched=unbatched,
-            exclude=exclude,
-            inference=self.infer() if batch_dims is None else None,
-            **order,
-        )
+        rows = {
+            "window": window,
+            "stride": stride,
+            "within": within,
+            "coords": coords,
+            "unbatched": unbatched,
+            "exclude": exclude,
+        }
+        return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, rows, order)
+
+    def _inferred(self, batch_dims: BatchDims | None) -> Inference:
+        return self.infer() if batch_dims is None else infer_dataset(self._ds, given=batch_dims)

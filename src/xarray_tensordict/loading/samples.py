@@ -13,9 +13,77 @@ import pandas as pd
 import xarray as xr
 
 from ..core.model import Inference
-from ..tensors.convert import compute_together
+from ..tensors.reading import read_variables
 from .order import Ints
-from .windows import Windows, find_windows
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a table of ``[lead, time]``, in its order.
+
+    Attributes
+    ----------
+    first
+        The first row of each window, counted through the flattened table.
+    width
+        How many rows each window has.
+    episodes, skipped
+        How many episodes there are, and how many of them are shorter than a window.
+    longest
+        How many rows the longest episode has.
+    """
+
+    first: Ints
+    width: int
+    episodes: int
+    skipped: int
+    longest: int
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def find_windows(
+    shape: tuple[int, int], width: int, stride: int, episodes: np.ndarray[Any, Any] | None = None
+) -> Windows:
+    """Find the windows that start at every `stride`-th row of each episode and end in it.
+
+    Parameters
+    ----------
+    shape
+        How many tables there are, and how many rows each of them has.
+    width, stride
+        Rows of a window, and from the start of one to that of the next.
+    episodes
+        An array of `shape`: an episode is a run of equal values (NaN equals NaN), so that a value which comes back
+        later is another episode. None: each table is one episode.
+
+    Examples
+    --------
+    >>> find_windows((1, 7), 2, 1, np.array([[0, 0, 0, 1, 0, 0, 0]])).first.tolist()
+    [0, 1, 4, 5]
+    """
+    tables, rows = shape
+    begins = np.arange(tables, dtype=np.int64) * rows
+    if episodes is not None and rows:
+        changed = _differs(episodes[:, 1:], episodes[:, :-1])
+        begins = np.flatnonzero(np.concatenate([np.ones((tables, 1), bool), changed], axis=1))
+    if not rows:
+        begins = begins[:0]
+    lengths = np.diff(begins, append=tables * rows)
+    counts = np.maximum((lengths - width) // stride + 1, 0)
+    within = np.arange(counts.sum(), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    first = np.repeat(begins, counts) + within * stride
+    return Windows(first, width, len(begins), int((lengths < width).sum()), int(lengths.max(initial=0)))
+
+
+def _differs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    differs = np.asarray(a != b, dtype=bool)
+    if a.dtype.kind in "fc":
+        differs &= ~(np.asarray(a != a, dtype=bool) & np.asarray(b != b, dtype=bool))
+    elif a.dtype.kind in "mM":
+        differs &= ~(np.isnat(a) & np.isnat(b))
+    return differs
 
 
 @dataclass(frozen=True)
@@ -44,6 +112,15 @@ class Samples:
     def width(self) -> int:
         """How many rows a sample has."""
         return 1 if self.windows is None else self.windows.width
+
+    def __str__(self) -> str:
+        if self.windows is None:
+            return f"{len(self)} rows along {self.dim!r}"
+        windows = self.windows
+        text = f"{len(self)} windows of {windows.width} rows along {self.dim!r}"
+        if windows.skipped:
+            text += f"; {windows.skipped} of {windows.episodes} episodes are shorter and skipped"
+        return text
 
     def shape(self, count: int) -> tuple[int, ...]:
         """The leading shape of so many samples."""
@@ -85,7 +162,7 @@ def samples_of(
             raise ValueError(f"stride= and within= say where windows start: give their length, {example}")
         return Samples(inference.batch_size[:1], dims[0])
     dim, width = _checked_window(window, dims)
-    stride = _positive(stride, "stride")
+    stride = whole_number(stride, "stride", 1)
     lead = dims.index(dim)
     sizes = tuple(inference.batch_size[: lead + 1])
     table = (math.prod(sizes[:-1]), sizes[-1])
@@ -109,16 +186,17 @@ def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:
             f"window: {dim!r} is no batch dim, these are {list(dims)}; windows along other dims come from "
             f"ds.rolling(...).construct(...), or make it a batch dim with batch_dims=..."
         )
-    return dim, _positive(width, f"window of {dim!r}")
+    return dim, whole_number(width, f"window of {dim!r}", 1)
 
 
-def _positive(value: Any, what: str) -> int:
+def whole_number(value: Any, what: str, least: int) -> int:
+    """A number that the caller gave, checked."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{what}: expected a whole number of rows, got {value!r}") from None
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{what}: expected at least one row, got {value!r}")
+        raise TypeError(f"{what}: expected a whole number, got {value!r}") from None
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{what}: expected a whole number of at least {least}, got {value!r}")
     return number
 
 
@@ -154,7 +232,7 @@ def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[i
             f"within: {within!r} holds flags, and episodes are runs of equal values; number them first: "
             f"ends = ds[{within!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
-    (values,) = compute_together([variable], [within])
+    (values,) = read_variables([variable], [within])
     values = _labels(np.asarray(values), within) if values.dtype.kind == "O" else values
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]
     missing = tuple(axis for axis, dim in enumerate(dims) if dim not in variable.dims)

@@ -13,12 +13,11 @@ import xarray as xr
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from ..core.model import Inference
 from ..core.suggest import there_are
 from .batches import Batches, open_batches, open_rows, read_samples
-from .describe import describe_samples
-from .reading import RowReader
+from .reader import RowReader
 from .samples import Samples
-from .worker_epochs import WorkerEpochs
 
 
 def collate(samples: Any) -> Any:
@@ -67,7 +66,62 @@ class RowsDataset(Dataset[TensorDict]):
         return read_samples(self._reader, self._samples, np.where(numbers < 0, numbers + count, numbers))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe_samples(self._samples)})"
+        return f"{type(self).__name__}({self._samples})"
+
+
+_WORKERS = 1024
+_ID_BITS = 32
+"""Epoch and id stand in one number, so that nobody can see one without the other."""
+
+
+class WorkerEpochs:
+    """Which epoch it is, for worker processes that know nothing of each other.
+
+    The workers of a DataLoader are started anew for each epoch, with a copy of the dataset as it was, or stay and are asked
+    again. Either way all must run the same epoch, and the next time the next one, or they would share rows. So there is a
+    table in shared memory: for each worker the epoch it began last, and the DataLoader's iteration it was in.
+
+    Parameters
+    ----------
+    epoch
+        The first epoch to begin.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._table = torch.zeros(_WORKERS + 1, dtype=torch.int64).share_memory_()
+        self.restart(epoch)
+
+    def restart(self, epoch: int) -> None:
+        """Let `epoch` be the next that any worker begins."""
+        self._table[:-1] = 0
+        self._table[-1] = epoch
+
+    def begin(self, worker: int, iteration: int | None) -> int:
+        """Begin an epoch.
+
+        Parameters
+        ----------
+        worker
+            The number of the worker.
+        iteration
+            What the workers of one iteration share: the base of the DataLoader's seeds, and how many they are. It stays
+            the same for workers that stay, and comes again where torch is seeded again. None without workers.
+
+        Returns
+        -------
+        int
+            That of the workers of the same iteration that have begun already, or the one behind the last.
+        """
+        if worker >= _WORKERS:
+            raise ValueError(f"worker {worker}: expected no more than {_WORKERS} workers")
+        same = 0 if iteration is None else iteration % (1 << (_ID_BITS - 1)) + 1
+        begun = [divmod(state, 1 << _ID_BITS) for state in self._table[:-1].tolist()]
+        latest = max(count for count, _ in begun)
+        # only the latest epoch can be one that is just beginning: an older one of the same workers was another iteration
+        is_beginning = same and (latest, same) in begun and begun[worker] != (latest, same)
+        count: int = latest if is_beginning else latest + 1
+        self._table[worker] = (count << _ID_BITS) | same
+        return int(self._table[-1]) + count - 1
 
 
 class BatchesDataset(IterableDataset[TensorDict]):
@@ -101,22 +155,20 @@ class BatchesDataset(IterableDataset[TensorDict]):
         return f"{type(self).__name__}({self.batches!r})"
 
 
-def torch_dataset(ds: xr.Dataset, batch_size: int | None, **options: Any) -> RowsDataset | BatchesDataset:
-    """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
-    known = list(signature(open_batches).parameters)[2:]
-    for name in options.keys() - set(known):
-        there = there_are(name, [name for name in known if name != "inference"])
+def torch_dataset(
+    ds: xr.Dataset, inference: Inference, batch_size: int | None, rows: dict[str, Any], order: dict[str, Any]
+) -> RowsDataset | BatchesDataset:
+    """Make a dataset for torch of what `rows` say, in an `order`; see ``Dataset.td.to_torch_dataset``."""
+    known = [name for name in list(signature(open_batches).parameters)[3:] if name != "rows"]
+    for name in order.keys() - set(known):
+        there = there_are(name, [*known, *rows, "batch_dims"])
         raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there}")
     if batch_size is not None:
-        return BatchesDataset(open_batches(ds, batch_size, **options))
-    rows = {name: options.pop(name) for name in _OF_ROWS}
-    if options:
+        return BatchesDataset(open_batches(ds, inference, batch_size, **order, **rows))
+    if order:
         raise TypeError(
-            f"to_torch_dataset: {', '.join(sorted(options))} can be given with a batch_size only, which gives an "
+            f"to_torch_dataset: {', '.join(sorted(order))} can be given with a batch_size only, which gives an "
             f"IterableDataset of batches; the samples of a map-style dataset are shuffled and batched by the DataLoader"
         )
-    samples, reader = open_rows(ds, **rows)
+    samples, reader = open_rows(ds, inference, **rows)
     return RowsDataset(reader, samples)
-
-
-_OF_ROWS = ("window", "stride", "within", "batch_dims", "coords", "unbatched", "exclude", "inference")

@@ -6,12 +6,13 @@ xarray's building blocks (``xarray.core.formatting_html``) are private; where a 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 from xarray.core import formatting_html
 
-from .summary import GroupLine, Row, Section, Summary, TreeSummary, size_text
-from .text import cells, summary_text, tree_text
+from .summary import LONGEST, GroupLine, Row, Section, Summary, size_text
+from .text import cells, cut, summary_text, tree_text
 
 _NEEDED = ("collapsible_section", "_obj_repr", "format_dims")
 _MISSING = [name for name in _NEEDED if not hasattr(formatting_html, name)]
@@ -48,26 +49,23 @@ def summary_html(summary: Summary) -> str:
     ]
     sections = [_line("Why:", summary.reason), *(_line("", sentence) for sentence in summary.evidence)]
     if summary.groups:
-        title = "Groups with a batch of their own:"
-        sections.append(_list(title, _group_texts(summary.groups, summary.groups_total), summary.groups_total))
+        sections.append(_list("Groups with a batch of their own:", _group_texts(summary.groups)))
     sections += [_entries(section) for section in summary.sections]
     if summary.left_out:
-        texts = [html.escape(text) for text in _counted(summary.left_out, summary.left_out_total)]
-        sections.append(_list("Left out:", texts, summary.left_out_total))
+        sections.append(_list("Left out:", list(map(html.escape, summary.left_out))))
     if summary.hidden:
         sections.append(_line("Not shown:", summary.hidden))
     sections += [_line("Note:", note) for note in summary.notes]
     return str(formatting_html._obj_repr(_Shown(text), header, sections))
 
 
-def tree_html(summary: TreeSummary) -> str:
+def tree_html(groups: Sequence[GroupLine]) -> str:
     """The HTML of ``dt.td``."""
-    text = tree_text(summary)
+    text = tree_text(groups)
     if _MISSING:
         return f"<pre>{html.escape(text)}</pre>"
     header = ["<div class='xr-obj-type'>xarray_tensordict tree</div>"]
-    groups = _list("Groups:", _group_texts(summary.groups, summary.total), summary.total)
-    return str(formatting_html._obj_repr(_Shown(text), header, [groups]))
+    return str(formatting_html._obj_repr(_Shown(text), header, [_list("Groups:", _group_texts(groups))]))
 
 
 def _line(title: str, text: str) -> str:
@@ -76,17 +74,17 @@ def _line(title: str, text: str) -> str:
     return _section(title, inline_details=sentence, enabled=False, collapsed=True)
 
 
-def _list(title: str, items: list[str], total: int) -> str:
-    shown = "".join(f"<li style='white-space: normal'>{item}</li>" for item in items)
+def _list(title: str, items: list[str]) -> str:
+    shown = "".join(f"<li style='white-space: normal'>{item}</li>" for item in cut(items, len(items)))
     details = f"<ul style='{_BODY} list-style: none'>{shown}</ul>"
-    return _section(title, details=details, n_items=total, collapsed=False)
+    return _section(title, details=details, n_items=len(items), collapsed=False)
 
 
 def _entries(section: Section) -> str:
     title, _, hint = section.title.partition(" (")
-    rows = "".join(_table_row(row) for row in section.rows)
-    if section.total > len(section.rows):
-        rows += f"<tr><td style='{_CELL}'>... and {section.total - len(section.rows)} more</td></tr>"
+    rows = "".join(_table_row(row) for row in section.rows[:LONGEST])
+    if section.total > LONGEST:
+        rows += f"<tr><td style='{_CELL}'>... and {section.total - LONGEST} more</td></tr>"
     details = f"<div style='{_BODY}'><table style='border: none; margin: 0'><tbody>{rows}</tbody></table></div>"
     return _section(
         f"{html.escape(title)}:",
@@ -104,16 +102,9 @@ def _table_row(row: Row) -> str:
     return "<tr style='background: none'>" + "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in columns) + "</tr>"
 
 
-def _group_texts(groups: tuple[GroupLine, ...], total: int) -> list[str]:
-    lines = [
-        f"<b>{html.escape(group.path)}</b> ({html.escape(group.batch)}): {html.escape(group.reason)}"
-        for group in groups
-    ]
-    return _counted(tuple(lines), total)
-
-
-def _counted(lines: tuple[str, ...], total: int) -> list[str]:
-    return [*lines, f"... and {total - len(lines)} more"] if total > len(lines) else list(lines)
+def _group_texts(groups: Sequence[GroupLine]) -> list[str]:
+    escaped = [map(html.escape, (group.path, group.batch, group.reason)) for group in groups]
+    return [f"<b>{path}</b> ({batch}): {reason}" for path, batch, reason in escaped]
 
 
 def _section(title: str, **options: Any) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import xarray as xr
 
-from ..formats.registry import describe_source, format_of, unwrapped
+from ..formats.registry import find_source
 from ..lazy.lazy_nodes import Group
 from ..lazy.persistent import persistent_from_dataset
-from .summary import Summary, shortened, summarize
+from ..tensors.reading import tensor_dtype
+from .summary import Summary, summarize
 from .text import summary_text
 
 
@@ -59,7 +60,7 @@ class Inspection:
         return dataclasses.asdict(self)
 
     def __repr__(self) -> str:
-        lines = [f"{self.store}: {self.kind}", summary_text(shortened(self.dataset)), self.tensordict_line()]
+        lines = [f"{self.store}: {self.kind}", summary_text(self.dataset), self.tensordict_line()]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
     def tensordict_line(self) -> str:
@@ -73,9 +74,7 @@ class Inspection:
 
         told = "".join(f"<div>warning: {escape(text)}</div>" for text in self.warnings)
         head = f"<b>{escape(self.store)}</b>: {escape(self.kind)}"
-        return (
-            f"<div>{head}</div>{summary_html(shortened(self.dataset))}<div>{escape(self.tensordict_line())}</div>{told}"
-        )
+        return f"<div>{head}</div>{summary_html(self.dataset)}<div>{escape(self.tensordict_line())}</div>{told}"
 
 
 def inspect(store: Any, **engine_keywords: Any) -> Inspection:
@@ -108,6 +107,7 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
     >>> found.kind, found.batch_size, found.names
     ('zarr store', (6,), ('time',))
     """
+    source = find_source(store)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords) as ds:
@@ -116,18 +116,7 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
             entries = tuple(_entries(ptd.file))
             batch_size, names = tuple(ptd.batch_size), tuple(ptd.names)
     told = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
-    return Inspection(describe_source(unwrapped(store)), kind_of(store), summary, batch_size, names, entries, told)
-
-
-def kind_of(store: Any) -> str:
-    """What a store is, in words."""
-    source = unwrapped(store)
-    found = format_of(source, describe_source(source))
-    if found == "hdf5":
-        return "HDF5 file"
-    if found == "memmap":
-        return "archive of a tensordict" if str(source).endswith(".tdz") else "memory-mapped tensordict"
-    return "zarr store"
+    return Inspection(source.description, source.kind, summary, batch_size, names, entries, told)
 
 
 def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry]:
@@ -137,4 +126,4 @@ def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry
             yield from _entries(member, key)
         else:
             kind = {"rows": "NonTensorStack", "value": "NonTensorData"}.get(member.form, "")
-            yield TensorEntry(key, kind or str(member.dtype).removeprefix("torch."), tuple(member.shape))
+            yield TensorEntry(key, kind or str(tensor_dtype(member)).removeprefix("torch."), tuple(member.shape))

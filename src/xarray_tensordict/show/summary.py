@@ -6,7 +6,7 @@ Nothing is read from a store.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import xarray as xr
@@ -18,7 +18,7 @@ from ..dataset.tensorclasses import classes_of
 from .layout import layout_text
 
 LONGEST = 20
-"""Rows that one section of a repr shows; the rest is counted."""
+"""How many lines of a list a repr shows; the rest is counted."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Summary:
     evidence
         More of it: which arrays disagree, which dim came second, who did not vote and why.
     groups
-        Groups with a batch of their own (`groups_total` counts all).
+        Groups with a batch of their own.
     sections
         The entries by class.
     left_out
-        Sentences ``"'name': reason"`` (`left_out_total` counts all).
+        Sentences ``"'name': reason"``.
     hidden
         A sentence about groups that a flat Dataset does not show, or "".
     notes
@@ -98,25 +98,15 @@ class Summary:
     reason: str
     evidence: tuple[str, ...]
     groups: tuple[GroupLine, ...]
-    groups_total: int
     sections: tuple[Section, ...]
     left_out: tuple[str, ...]
-    left_out_total: int
     hidden: str
     notes: tuple[str, ...]
     nbytes: int
 
 
-@dataclass(frozen=True)
-class TreeSummary:
-    """What ``dt.td`` says: the batch of every group."""
-
-    groups: tuple[GroupLine, ...]
-    total: int
-
-
 def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LONGEST) -> Summary:
-    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the lists, None gives all."""
+    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the rows of a section, None gives all."""
     plan = plan_entries(ds, inference)
     batch = inference.groups[()]
     decided = _decision(ds, batch)
@@ -130,37 +120,24 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
         reason=decided.reason,
         evidence=decided.notes,
-        groups=tuple(_group_line(key, inference.groups[key]) for key in own[:longest]),
-        groups_total=len(own),
-        sections=tuple(section for section in _sections(plan, longest) if section.total),
-        left_out=tuple(told[:longest]),
-        left_out_total=len(told),
+        groups=tuple(_group_line(key, inference.groups[key]) for key in own),
+        sections=tuple(_sections(plan, longest)),
+        left_out=tuple(told),
         hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
         notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
     )
 
 
-def shortened(summary: Summary) -> Summary:
-    """The same with lists of at most :data:`LONGEST` rows, for a repr."""
-    return replace(
-        summary,
-        groups=summary.groups[:LONGEST],
-        sections=tuple(replace(section, rows=section.rows[:LONGEST]) for section in summary.sections),
-        left_out=summary.left_out[:LONGEST],
-    )
-
-
-def summarize_tree(inference: Inference) -> TreeSummary:
+def summarize_tree(inference: Inference) -> tuple[GroupLine, ...]:
     """Say what the batch of every group of a tree is, and why."""
-    groups = list(inference.groups.items())
-    return TreeSummary(tuple(_group_line(key, batch) for key, batch in groups[:LONGEST]), len(groups))
+    return tuple(_group_line(key, batch) for key, batch in inference.groups.items())
 
 
 def _group_line(key: Key, batch: GroupBatch) -> GroupLine:
     prefix = ".".join(key) + "."
-    local = replace(batch, dims=tuple(str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims))
-    return GroupLine(group_name(key), batch_text(zip(local.dims, local.sizes, strict=True)), batch.reason)
+    local = [str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims]
+    return GroupLine(group_name(key), batch_text(zip(local, batch.sizes, strict=True)), batch.reason)
 
 
 def batch_text(batch: Iterable[tuple[Any, int]]) -> str:
@@ -194,25 +171,18 @@ def _decision(ds: xr.Dataset, batch: GroupBatch) -> GroupBatch:
 
 
 def _sections(plan: Plan, longest: int | None) -> list[Section]:
-    def of_class(name: str) -> list[Entry]:
-        return [entry for entry in plan.entries if entry.entry_class == name]
-
-    first = "Batched" if plan.batches[()].sizes else "Entries"
-    return [
-        _section(longest, "batched", first, of_class("batched")),
-        _section(longest, "partial", "Partial (broadcast by name)", of_class("partial")),
-        _section(longest, "value", "One value for the whole batch", of_class("unbatched")),
-        _section(
-            longest,
-            "unbatched",
-            "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
-            plan.unbatched,
-        ),
-    ]
-
-
-def _section(longest: int | None, kind: str, title: str, entries: list[Entry]) -> Section:
-    return Section(kind, title, tuple(_row(entry) for entry in entries[:longest]), len(entries))
+    titles = {
+        "batched": "Batched" if plan.batches[()].sizes else "Entries",
+        "partial": "Partial (broadcast by name)",
+        "value": "One value for the whole batch",
+        "unbatched": "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
+    }
+    by_kind: dict[str, list[Entry]] = {kind: [] for kind in titles}
+    for entry in plan.entries:
+        by_kind["value" if entry.entry_class == "unbatched" else entry.entry_class].append(entry)
+    by_kind["unbatched"] = plan.unbatched
+    found = {kind: entries for kind, entries in by_kind.items() if entries}
+    return [Section(kind, titles[kind], tuple(map(_row, own[:longest])), len(own)) for kind, own in found.items()]
 
 
 def _row(entry: Entry) -> Row:

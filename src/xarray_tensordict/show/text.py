@@ -1,8 +1,10 @@
-"""The summary as text: ``print(ds.td)``."""
+"""The summary as text: ``print(ds.td)``. Lists are cut at :data:`~.summary.LONGEST` lines."""
 
 from __future__ import annotations
 
-from .summary import Row, Summary, TreeSummary, batch_text, size_text
+from collections.abc import Sequence
+
+from .summary import LONGEST, GroupLine, Row, Section, Summary, batch_text, size_text
 
 
 def summary_text(summary: Summary) -> str:
@@ -11,27 +13,25 @@ def summary_text(summary: Summary) -> str:
     lines = [f"<xarray_tensordict> batch ({batch_text(summary.batch)}){total}", f"    why: {summary.reason}"]
     lines += [f"    {sentence}" for sentence in summary.evidence]
     if summary.groups:
-        lines.append("Groups with a batch of their own:")
-        lines += [f"    {group.path}: ({group.batch})" for group in summary.groups]
-        lines += _more(summary.groups_total, len(summary.groups))
+        texts = [f"{group.path}: ({group.batch})" for group in summary.groups]
+        lines += ["Groups with a batch of their own:", *_indented(texts, len(texts))]
     for section in summary.sections:
-        lines += [f"{section.title}:", *_table(section.rows), *_more(section.total, len(section.rows))]
+        lines += [f"{section.title}:", *_indented(_table(section), section.total)]
     if summary.left_out:
-        lines += ["Left out:", *(f"    {text}" for text in summary.left_out)]
-        lines += _more(summary.left_out_total, len(summary.left_out))
+        lines += ["Left out:", *_indented(summary.left_out, len(summary.left_out))]
     if summary.hidden:
         lines.append(f"Not shown: {summary.hidden}")
     lines += [f"    note: {note}" for note in summary.notes]
     return "\n".join(lines)
 
 
-def tree_text(summary: TreeSummary) -> str:
+def tree_text(groups: Sequence[GroupLine]) -> str:
     """The text of ``dt.td``."""
     lines = ["<xarray_tensordict tree>"]
-    for group in summary.groups:
+    for group in groups[:LONGEST]:
         lines += [f"{group.path}: batch ({group.batch})", f"    why: {group.reason}"]
-    if summary.total > len(summary.groups):
-        lines.append(f"... and {summary.total - len(summary.groups)} more groups")
+    if len(groups) > LONGEST:
+        lines.append(f"... and {len(groups) - LONGEST} more groups")
     return "\n".join(lines)
 
 
@@ -40,13 +40,18 @@ def cells(row: Row) -> tuple[str, ...]:
     return (row.name, row.dtype, str(list(row.shape)), f"({', '.join(row.dims)})", row.layout)
 
 
-def _table(rows: tuple[Row, ...]) -> list[str]:
-    table = [cells(row) for row in rows]
+def cut(lines: Sequence[str], total: int) -> list[str]:
+    """The first of `total` lines, and how many more there are."""
+    shown = list(lines[:LONGEST])
+    return [*shown, f"... and {total - len(shown)} more"] if total > len(shown) else shown
+
+
+def _indented(lines: Sequence[str], total: int) -> list[str]:
+    return [f"    {line}" for line in cut(lines, total)]
+
+
+def _table(section: Section) -> list[str]:
+    table = [cells(row) for row in section.rows[:LONGEST]]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
-    ]
-
-
-def _more(total: int, shown: int) -> list[str]:
-    return [f"    ... and {total - shown} more"] if total > shown else []
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table)
+    return ["  ".join(row).rstrip() for row in padded]

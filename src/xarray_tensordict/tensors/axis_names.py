@@ -6,14 +6,21 @@ The caller's ``dims=`` come first, then the names of the tensordict, the dims of
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, Protocol
 
-from ..core.model import Key
-from ..core.naming import Dims, feature_name, given_dims, settle_sizes
+from ..core.model import GroupBatch, Key
+from ..core.naming import (
+    Dims,
+    check_dims_argument,
+    feature_name,
+    find_pattern,
+    free_name,
+    given_dims,
+    settle_sizes,
+)
 from .leaf_arrays import Leaf
 
 DimsArgument = Mapping[Any, str | Sequence[str | EllipsisType]]
@@ -26,14 +33,6 @@ class Reference(Protocol):
     def dims(self) -> tuple[Any, ...]: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True)
-class Node:
-    """The batch of one tensordict in the tree."""
-
-    sizes: tuple[int, ...]
-    names: tuple[str | None, ...]
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Namer:
     Parameters
     ----------
     nodes
-        The tensordicts of the tree, parents first.
+        The batches of the tensordicts of the tree, parents first, with the names they have.
     leaves
         Their leaves.
     dims
@@ -77,7 +76,7 @@ class Namer:
 
     def __init__(
         self,
-        nodes: Mapping[Key, Node],
+        nodes: Mapping[Key, GroupBatch],
         leaves: Sequence[Leaf],
         dims: DimsArgument | None,
         template: Mapping[str, Reference],
@@ -98,26 +97,23 @@ class Namer:
 
     def _read(self, argument: DimsArgument) -> None:
         """Sort the caller's dims into names and references to variables of the template."""
-        plain = {"/".join(key) if isinstance(key, tuple) else key: value for key, value in argument.items()}
+        check_dims_argument(argument, [leaf.key for leaf in self.leaves])
         for leaf in self.leaves:
-            pattern = _best_match(plain, leaf.name)
+            pattern, _ = find_pattern(argument, leaf.key)
             if pattern is None:
                 continue
-            value = plain[pattern]
+            value = argument[pattern]
             if not isinstance(value, str):
                 self.given[leaf.key] = tuple(value)
             elif value in self.template:
                 self.references[leaf.key] = self.template[value]
                 self.referred[leaf.key] = value
             else:
+                there = f"is not among {sorted(self.template)}" if self.template else "needs template="
                 raise ValueError(
                     f"dims: expected a variable of the template for {leaf.name!r}, found {value!r}, which "
-                    f"{_not_among(value, self.template)}; write a tuple, ({value!r},), to name a dim"
+                    f"{there}; write a tuple, ({value!r},), to name a dim"
                 )
-        names = sorted(leaf.name for leaf in self.leaves)
-        for pattern in plain:
-            if not any(_matches(pattern, name) for name in names):
-                raise ValueError(f"dims: {pattern!r} matches no entry; the entries are {names}")
 
     def name(self, *, local: bool) -> Named:
         """Name all axes.
@@ -148,9 +144,9 @@ class Namer:
         names = list(self.batches[key[:-1]]) if key else []
         for axis in range(len(names), len(node.sizes)):
             name = (
-                claimed.get((key, axis)) or node.names[axis] or self._batch_from_template(key, axis) or f"batch_{axis}"
+                claimed.get((key, axis)) or node.dims[axis] or self._batch_from_template(key, axis) or f"batch_{axis}"
             )
-            names.append(_free(name, names))
+            names.append(free_name(name, names))
         return tuple(names)
 
     def _claimed(self) -> dict[tuple[Key, int], str]:
@@ -186,7 +182,7 @@ class Namer:
         """
         if ... not in given or not leaf.batch_axes:
             return len(given) == len(leaf.shape)
-        return given[0] == (self.nodes[leaf.key[:-1]].names[0] or "batch_0")
+        return given[0] == (self.nodes[leaf.key[:-1]].dims[0] or "batch_0")
 
     def _batch_from_template(self, key: Key, axis: int) -> str | None:
         """The name of a batch axis without one, from the first entry below that the template has as it is.
@@ -207,30 +203,21 @@ class Namer:
     # -- all axes of a leaf --------------------------------------------------------------------------------------------
 
     def _axes(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
-        count = leaf.batch_axes
-        recorded = (*batch[:count], *self._features_from_template(leaf, batch[:count]))
+        lead = batch[: leaf.batch_axes]
+        recorded = (*lead, *self._features_from_template(leaf, lead))
         given = self.given.get(leaf.key)
         if given is None:
             return recorded
-        if count and not self._is_full(leaf, given):
-            behind = len(leaf.shape) - count
-            if ... not in given and len(given) != behind:
-                raise ValueError(
-                    f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
-                    f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(batch[:count])}), "
-                    f"found {len(given)}: {tuple(given)!r}"
-                )
-            return (
-                *batch[:count],
-                *given_dims({leaf.name: given}, leaf.key, recorded[count:], leaf.shape[count:], batch=()),
-            )
-        if ... not in given and len(given) != len(leaf.shape):
+        behind = len(leaf.shape) - len(lead)
+        most = len(leaf.shape) if self._is_full(leaf, given) else behind
+        if len(given) != most if ... not in given else len(given) - 1 > most:
             raise ValueError(
-                f"dims: expected {len(leaf.shape)} names for {leaf.name!r} (shape {list(leaf.shape)}), found "
-                f"{len(given)}: {tuple(given)!r}"
+                f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
+                f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
+                f"found {len(given)}: {given!r}"
             )
-        names = given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape, batch=())
-        return (*batch[:count], *names[count:])
+        # a batch axis has one name in the whole tensordict, which what was given for all axes has decided
+        return (*lead, *given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape, batch=lead)[len(lead) :])
 
     def _features_from_template(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
         behind = len(leaf.shape) - len(batch)
@@ -312,41 +299,19 @@ class Namer:
                     continue
                 named.warnings.extend(
                     f"{leaf.name!r} has a dim {dim!r}, and there is an entry {dim!r} without axes: the dim is called "
-                    f"{_free(dim, scalars)!r}"
+                    f"{free_name(dim, scalars)!r}"
                     for dim in named.dims[leaf.key]
                     if dim in scalars
                 )
-                named.dims[leaf.key] = tuple(_free(dim, scalars) for dim in named.dims[leaf.key])
+                named.dims[leaf.key] = tuple(free_name(dim, scalars) for dim in named.dims[leaf.key])
             for each in self.nodes:
                 if each[: len(key)] == key or not local:
-                    named.batches[each] = tuple(_free(dim, scalars) for dim in named.batches[each])
+                    named.batches[each] = tuple(free_name(dim, scalars) for dim in named.batches[each])
 
 
 def _add_sizes(sizes: dict[str, int], dims: Dims, shape: Sequence[int]) -> None:
     for dim, size in zip(dims, shape, strict=True):
         sizes.setdefault(dim, size)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return pattern == name or fnmatch.fnmatchcase(name, pattern)
-
-
-def _best_match(patterns: Iterable[str], name: str) -> str | None:
-    """The name itself, or the glob with the most plain characters that matches it."""
-    matches = [pattern for pattern in patterns if _matches(pattern, name)]
-    return max(matches, key=lambda p: (p == name, len(p.replace("*", "")), p), default=None)
-
-
-def _not_among(value: str, template: Mapping[str, Reference]) -> str:
-    return f"is not among {sorted(template)}" if template else "needs template="
-
-
-def _free(name: str, taken: Iterable[str]) -> str:
-    taken, candidate, counter = set(taken), name, 0
-    while candidate in taken:
-        counter += 1
-        candidate = f"{name}_{counter}"
-    return candidate
 
 
 def _unrepeated(names: Sequence[str | None], leaf: Leaf, warnings: list[str]) -> Dims:
@@ -357,7 +322,7 @@ def _unrepeated(names: Sequence[str | None], leaf: Leaf, warnings: list[str]) ->
         if name is None:
             result.append(feature_name(leaf.shape[axis], taken | set(result)))
             continue
-        free = _free(name, result)
+        free = free_name(name, result)
         if free != name:
             warnings.append(f"{leaf.name!r} has two axes called {name!r}: the second is called {free!r}")
         result.append(free)

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from ..dataset.entries import Entry, Plan
-from .values import are_apart, torch_dtype
-
-
-@dataclass(frozen=True)
-class Filling:
-    """One read of an entry into the tensor that is to hold it.
-
-    Attributes
-    ----------
-    entry
-        The entry.
-    target
-        A tensor of its shape and dtype, on any device.
-    tensor_of
-        Reads the entry into a tensor of its own.
-    """
-
-    entry: Entry
-    target: torch.Tensor
-    tensor_of: Callable[[Entry], torch.Tensor]
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it reads, about."""
-        return int(self.entry.variable.nbytes)
-
-    def __call__(self) -> torch.Tensor:
-        self.target.copy_(self.tensor_of(self.entry))
-        return self.target
-
-
-def takes_bytes(target: torch.Tensor) -> bool:
-    """Whether the bytes of a store can be read into a tensor."""
-    plain = type(target) is torch.Tensor and target.device.type == "cpu" and not target.requires_grad
-    return plain and target.is_contiguous()
+from ..dataset.entries import Plan
+from .reading import tensor_dtype
+from .values import are_apart, to_codes
 
 
 def targets(plan: Plan, out: Any) -> dict[Any, torch.Tensor]:
@@ -64,12 +30,12 @@ def targets(plan: Plan, out: Any) -> dict[Any, torch.Tensor]:
     for entry in plan.entries:
         # whether times fit shows as they are read; the others are made from their values
         if entry.form == "tensor" and entry.entry_class != "unbatched" and entry.variable.dtype.kind in "biufc":
-            dtype = getattr(torch, entry.torch_dtype) if entry.torch_dtype else torch_dtype(entry.variable.dtype)
-            target = _target(out, entry.key, torch.Size(entry.shape), dtype)
+            target = _target(out, entry.key, torch.Size(entry.shape), tensor_dtype(entry))
             if _is_held(out, entry.key, target):
                 found[entry.key] = target
     _refuse_shared(found)
-    return found
+    # a partial entry is broadcast when it was read
+    return {entry.key: found[entry.key] for entry in plan.entries if entry.key in found and entry.is_plain}
 
 
 def _refuse_shared(tensors: Mapping[Any, torch.Tensor]) -> None:
@@ -94,9 +60,9 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     shares: Any = np.shares_memory
     try:
-        return bool(shares(one.detach().numpy(), other.detach().numpy(), max_work=10_000))
+        return bool(shares(to_codes(one.detach()), to_codes(other.detach()), max_work=10_000))
     except (TypeError, np.exceptions.TooHardError):
-        return False  # a dtype that numpy lacks, another device
+        return False  # another device
 
 
 def _extent(tensor: torch.Tensor) -> int:

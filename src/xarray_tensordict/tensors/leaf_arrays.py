@@ -6,9 +6,7 @@ numbers or objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import torch
 from tensordict import UnbatchedTensor
 
 from ..core.model import Key
+from .non_tensor import flatten, one_value, rows
 from .values import numpy_from_tensor
 from .walking import NonTensor
 
@@ -91,75 +90,3 @@ def make_leaf(key: Key, child: torch.Tensor | NonTensor, batch_axes: int) -> Lea
     values = rows(flatten(child.value, len(child.batch_size)), child.batch_size)
     encoding = {} if values.dtype.kind in "OSU" else {NON_TENSOR: True}
     return Leaf(key, values, min(batch_axes, values.ndim), encoding, child)
-
-
-def one_value(value: Any) -> Array:
-    """Hold one Python value in a 0-d array, whatever it is, such that ``.item()`` gives it back.
-
-    Examples
-    --------
-    >>> one_value("text"), one_value(2.5)
-    (array('text', dtype='<U4'), array(2.5))
-    >>> one_value([1, "a"])
-    array(list([1, 'a']), dtype=object)
-    """
-    if isinstance(value, (bool, int, float, complex, str, bytes)) or _is_number(value):
-        plain = np.asarray(value)
-        # numpy drops zeros at the end of strings, and cannot hold large ints
-        if plain.dtype.kind != "O" and (plain.dtype.kind not in "SU" or plain.item() == value):
-            return plain
-    return objects([value], ())
-
-
-def rows(values: list[Any], shape: tuple[int, ...]) -> Array:
-    """Hold one value for each row: numbers of one type as numbers, everything else as objects.
-
-    Examples
-    --------
-    >>> rows(["a", "bc"], (2,))
-    array(['a', 'bc'], dtype=object)
-    >>> rows([1, 2], (2,)), rows([1, 2.5], (2,))
-    (array([1, 2]), array([1, 2.5], dtype=object))
-    """
-    types = {type(value) for value in values}
-    if len(types) == 1 and (types <= {bool, int, float, complex} or _is_number(values[0])):
-        numbers = np.array(values)
-        if numbers.dtype.kind in "biufc" and (int not in types or numbers.dtype.kind in "iu"):
-            return numbers.reshape(shape)
-    return objects(values, shape)
-
-
-def objects(values: Iterable[Any], shape: tuple[int, ...]) -> Array:
-    """Make an object array of exactly these elements, also where they are lists or arrays themselves."""
-    result = np.empty(prod(shape), object)
-    for position, value in enumerate(values):
-        result[position] = value
-    return result.reshape(shape)
-
-
-def flatten(nested: Any, depth: int) -> list[Any]:
-    """The elements of lists that are nested `depth` deep."""
-    flat = list(nested)
-    for _ in range(depth - 1):
-        flat = [item for part in flat for item in part]
-    return flat
-
-
-def nested_shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of nested lists if they are rectangular; ``()`` for what is no list, None for ragged ones.
-
-    Examples
-    --------
-    >>> nested_shape([["a", "b"], ["c", "d"]]), nested_shape([["a"], "b"])
-    ((2, 2), None)
-    """
-    if not isinstance(value, list):
-        return ()
-    shapes = {nested_shape(item) for item in value}
-    if len(shapes) > 1 or None in shapes:
-        return None
-    return (len(value), *(shapes.pop() or ())) if shapes else (len(value),)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, np.generic) and value.dtype.kind in "biufc"

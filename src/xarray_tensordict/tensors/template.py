@@ -18,7 +18,8 @@ from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..warnings import StoredFormWarning, warn
-from .leaf_arrays import Array, Leaf, flatten, nested_shape, objects
+from .leaf_arrays import Leaf
+from .non_tensor import Array, flatten, nested_shape, objects
 from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
 from .walking import NonTensor
 

@@ -13,13 +13,13 @@ import xarray as xr
 from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_tensorclass
 
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import Key
+from ..core.model import GroupBatch, Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..dataset.record import read_record, set_record_if_needed
 from ..dataset.tensorclasses import class_path, note_classes
 from ..warnings import InferredBatchWarning, LeftOutWarning, warn
-from .axis_names import DimsArgument, Named, Namer, Node
+from .axis_names import DimsArgument, Named, Namer
 from .leaf_arrays import Leaf, make_leaf
 from .template import Template, same_values
 from .walking import NonTensor, TensorCollection, children, has_leaves, stack_conflict
@@ -156,7 +156,7 @@ class _Parts:
 def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *, local: bool) -> _Parts:
     if not is_tensor_collection(td) or is_non_tensor(td):
         raise TypeError(f"td: expected a tensordict, found a {type(td).__name__}; TensorDict(...) makes one of a dict")
-    nodes: dict[Key, Node] = {}
+    nodes: dict[Key, GroupBatch] = {}
     leaves: list[Leaf] = []
     classes: dict[Key, str] = {}
     _collect(td, (), nodes, leaves, classes)
@@ -182,7 +182,7 @@ def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *
 
 
 def _collect(
-    td: TensorCollection, key: Key, nodes: dict[Key, Node], leaves: list[Leaf], classes: dict[Key, str]
+    td: TensorCollection, key: Key, nodes: dict[Key, GroupBatch], leaves: list[Leaf], classes: dict[Key, str]
 ) -> None:
     conflict = stack_conflict(td, key)
     if conflict is not None:
@@ -190,7 +190,7 @@ def _collect(
             f"the members of a lazy stack must be alike to become arrays: {conflict}; pad them or make one Dataset of "
             "each member"
         )
-    nodes[key] = Node(tuple(td.batch_size), tuple(td.names))
+    nodes[key] = GroupBatch(tuple(td.names), tuple(td.batch_size), "recorded", "the batch size of the tensordict")
     if is_tensorclass(td) or isinstance(td, TypedTensorDict):
         classes[key] = class_path(type(td))
     for name, child in children(td, decode_h5=True).items():

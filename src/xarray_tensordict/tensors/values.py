@@ -6,15 +6,15 @@ that the other side cannot hold exactly raises, it is never rounded or wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from ..collection import without_collection
+from ..core.objects import held_objects
+from ..core.times import to_nanoseconds
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -34,25 +34,6 @@ _TORCH_DTYPES: dict[str, torch.dtype] = {
     "complex128": torch.complex128,
 }
 _HAS_NUMPY_TWIN = frozenset(_TORCH_DTYPES.values())
-
-_NS_MAX = 2**63 - 1
-"""The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
-
-_FINER_THAN_NS = ("ps", "fs", "as")
-
-_NS_PER_UNIT = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "D": 86_400_000_000_000,
-    "W": 604_800_000_000_000,
-}
-
-_PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
-"""What ``NonTensorStack(*rows)`` wraps by itself, 3 times faster than one ``NonTensorData`` after the other."""
 
 
 # --- numpy -> torch ---------------------------------------------------------------------------------------------------
@@ -196,7 +177,7 @@ def _copy_needed(array: np.ndarray[Any, Any], name: str) -> str:
 def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     """The message for a dtype that torch lacks: what was expected, what was found, what to do."""
     dtype = array.dtype
-    if dtype.kind == "O" and _holds_cftime(array):
+    if dtype.kind == "O" and held_objects(array) == "dates":
         return (
             f"{name!r} holds cftime dates of another calendar, and a tensor needs dates of the standard calendar "
             "between 1678 and 2262 (int64 nanoseconds since 1970-01-01); convert them with ds.convert_calendar() "
@@ -212,175 +193,65 @@ def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
     return f"{expected}; a tensordict holds it as non-tensor data, or convert it first with .astype(...)"
 
 
-def _holds_cftime(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the first object that is not missing is a date of cftime (which is not imported for this)."""
-    for item in array.flat:
-        if item is not None and not isinstance(item, float):
-            return type(item).__module__.partition(".")[0] == "cftime"
-    return False
-
-
 def _nanoseconds(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """The int64 nanoseconds of datetimes or timedeltas of any unit, NaT the smallest int64."""
-    kind = array.dtype.kind
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    unit, step = np.datetime_data(native.dtype)
-    if unit == "generic" or (unit == "ns" and step == 1):
-        # A view, so that memory can be shared. numpy counts generic units as nanoseconds too.
-        return native.view(np.int64)
-    if kind == "m" and unit in "YM":
+    unit, _ = np.datetime_data(array.dtype)
+    if array.dtype.kind == "m" and unit in "YM":
         raise TypeError(
             f"{name!r} holds durations in calendar units ({array.dtype}), which have no fixed length in nanoseconds; "
             "convert them to days or another fixed unit first"
         )
-    if unit in _FINER_THAN_NS:
-        converted = native.astype(f"{kind}8[ns]")
-        if not np.array_equal(converted.astype(native.dtype), native, equal_nan=True):
-            raise ValueError(
-                f"{name!r} ({array.dtype}) is finer than a nanosecond, which is what a tensor holds; "
-                f"round it first with .astype('{kind}8[ns]')"
-            )
-        return converted.view(np.int64)
-    _check_range(native, name)
-    return native.astype(f"{kind}8[ns]").view(np.int64)
-
-
-def _check_range(array: np.ndarray[Any, Any], name: str) -> None:
-    """Raise for times that int64 nanoseconds cannot hold: numpy's ``astype`` wraps around, silently."""
-    counts = array.view(np.int64)[~np.isnat(array)]
-    if not counts.size:
-        return
-    first, last = _range_in_steps(array.dtype)
-    if int(counts.min()) < first or int(counts.max()) > last:
-        low, high = np.nanmin(array), np.nanmax(array)
-        what = "dates" if array.dtype.kind == "M" else "durations"
-        span = "1677-09-21 to 2262-04-11" if array.dtype.kind == "M" else "about 292 years to either side"
-        raise OverflowError(
-            f"{name!r} holds {what} from {low} to {high} ({array.dtype}), and a tensor holds int64 nanoseconds, "
-            f"that is {span}; select what lies inside, leave the variable out, or store it as numbers"
+    counts, lost = to_nanoseconds(array)
+    if lost is None:
+        return counts
+    if unit in {"ps", "fs", "as"}:
+        raise ValueError(
+            f"{name!r} ({array.dtype}) is finer than a nanosecond, which is what a tensor holds; "
+            f"round it first with .astype('{array.dtype.kind}8[ns]')"
         )
+    low, high = np.nanmin(array), np.nanmax(array)
+    what = "dates" if array.dtype.kind == "M" else "durations"
+    span = "1677-09-21 to 2262-04-11" if array.dtype.kind == "M" else "about 292 years to either side"
+    raise OverflowError(
+        f"{name!r} holds {what} from {low} to {high} ({array.dtype}), and a tensor holds int64 nanoseconds, "
+        f"that is {span}; select what lies inside, leave the variable out, or store it as numbers"
+    )
 
 
-def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The first and the last count of `dtype`'s own unit whose nanoseconds fit into int64."""
-    unit, step = np.datetime_data(dtype)
-    if unit in _NS_PER_UNIT:
-        ns = _NS_PER_UNIT[unit] * step
-        return -(_NS_MAX // ns), _NS_MAX // ns
-    # Years and months: the one that the first nanosecond lies in has begun before it.
-    first = int(np.datetime64(-_NS_MAX, "ns").astype(dtype).view(np.int64)) + 1
-    return first, int(np.datetime64(_NS_MAX, "ns").astype(dtype).view(np.int64))
+def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -> torch.Tensor:
+    """Put in axes of the given sizes, without copying."""
+    for axis, size in zip(axes, sizes, strict=True):
+        tensor = tensor.unsqueeze(axis)
+        tensor = tensor.expand(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :])
+    return tensor
 
 
-# --- rows: non-tensor data --------------------------------------------------------------------------------------------
+# --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------
+
+_CODES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 
-def rows_from_numpy(
-    array: Any, *, ndim: int, batch_size: Sequence[int], names: Sequence[str | None] | None = None
-) -> NonTensorStack | NonTensorData:
-    """Turn an array of strings or objects into non-tensor data, one Python object per row.
-
-    Parameters
-    ----------
-    array
-        Strings (fixed length, variable length, bytes), objects, or numbers that are to be kept as Python numbers.
-    ndim
-        How many leading axes are the batch. With 0 the whole array is one value.
-    batch_size
-        The batch size of the result. With ``ndim > 0`` it is the shape of the leading axes.
-    names
-        The names of the batch dims. A tensordict with names copies all rows of a stack that has others (measured,
-        100,000 strings: 1.4 to 2.1 s; 0.2 s where they are the same).
-
-    Returns
-    -------
-    NonTensorStack or NonTensorData
-        A stack of the rows: ``str`` (never ``np.str_``), ``bytes``, None and NaN as they are, arrays in object arrays
-        as they are; where `array` has more than `ndim` axes each row is a (nested) list. For ``ndim == 0`` one
-        NonTensorData with the value.
+def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The memory of a tensor on the CPU as a numpy array: its values, or their codes where numpy lacks the dtype.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> rows_from_numpy(np.array(["a", "b"]), ndim=1, batch_size=[2]).tolist()
-    ['a', 'b']
-    >>> rows_from_numpy(np.array(["a", "b"]), ndim=0, batch_size=[]).data
-    ['a', 'b']
+    >>> to_codes(torch.ones(2, dtype=torch.bfloat16))
+    array([16256, 16256], dtype=uint16)
     """
-    values = np.asarray(array)
-    size = torch.Size(batch_size)
-    if ndim == 0:
-        return NonTensorData(data=_python_rows(values[None])[0], batch_size=size)
-    if tuple(size) != values.shape[:ndim]:
-        raise ValueError(
-            f"the rows of an array of shape {values.shape} with {ndim} batch axes have batch size "
-            f"{list(values.shape[:ndim])}, not {list(size)}"
-        )
-    if 0 in size:
-        return _empty_stack(tuple(size)) if _stacks_can_be_empty() else NonTensorData(data="", batch_size=size)
-    rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
-    with without_collection():
-        return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
+    plain = tensor if tensor.dtype in _HAS_NUMPY_TWIN else tensor.view(_CODES[tensor.element_size()])
+    return plain.numpy()
 
 
-def _python_rows(array: np.ndarray[Any, Any]) -> list[Any]:
-    """One Python object for each step along the first axis."""
-    kind = array.dtype.kind
-    if kind == "O":
-        array = _python_objects(array)
-    elif kind in "mM":
-        # tolist() would give bare ints for nanoseconds
-        objects = np.empty(array.shape, object)
-        for index in np.ndindex(array.shape):
-            objects[index] = array[index]
-        array = objects
-    rows: list[Any] = array.tolist()
-    return rows
-
-
-def _python_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Numpy's own strings and numbers replaced by Python's; everything else is kept as it is."""
-    flat = array.ravel()
-    if not any(isinstance(item, _NUMPY_SCALARS) for item in flat):
-        return array
-    result = np.empty(flat.shape, object)
-    for position, item in enumerate(flat):
-        result[position] = item.item() if isinstance(item, _NUMPY_SCALARS) else item
-    return result.reshape(array.shape)
-
-
-_NUMPY_SCALARS = (np.str_, np.bytes_, np.bool_, np.number)
-
-
-def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None, ...] = ()) -> NonTensorStack:
-    name, rest = (names[0], names[1:]) if names else (None, ())
-    if len(size) > 1:
-        step = len(rows) // size[0]
-        parts = (_stack_rows(rows[i : i + step], size[1:], rest) for i in range(0, len(rows), step))
-        return NonTensorStack(*parts, stack_dim_name=name)
-    wrapped = (row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows)
-    return NonTensorStack(*wrapped, stack_dim_name=name)
-
-
-@cache
-def _stacks_can_be_empty() -> bool:
-    """Whether a tensordict can hold a stack without rows, which with tensordict 0.14 it cannot."""
-    try:
-        TensorDict({"rows": NonTensorStack()}, batch_size=[0])
-    except IndexError:
-        return False
-    return True
-
-
-def _empty_stack(size: tuple[int, ...]) -> NonTensorStack:
-    """A stack without rows that still has its whole batch size: ``NonTensorStack()`` alone is always ``[0]``."""
-    if size[0]:
-        return NonTensorStack(*(_empty_stack(size[1:]) for _ in range(size[0])))
-    if len(size) == 1:
-        return NonTensorStack()
-    row = _empty_stack(size[1:]) if 0 in size[1:] else _stack_rows([None] * int(np.prod(size[1:])), size[1:])
-    empty: NonTensorStack = NonTensorStack(row)[:0]
-    return empty
+def from_codes(codes: np.ndarray[Any, Any], dtype: str | torch.dtype | None) -> torch.Tensor:
+    """A tensor over the memory of an array of values, or of the codes of a dtype that numpy lacks; the way back."""
+    tensor = torch.from_numpy(codes)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype or tensor.dtype
+    if wanted is tensor.dtype:
+        return tensor
+    if wanted is torch.complex32:
+        hear_of_complex32()
+    return tensor.view(wanted)
 
 
 # --- torch -> numpy ---------------------------------------------------------------------------------------------------

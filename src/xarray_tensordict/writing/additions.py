@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import xarray as xr
 
@@ -17,10 +18,11 @@ from .stored_form import Format, Layout
 def plan_added(
     source: Source,
     old: xr.Dataset,
-    inference: Inference,
+    inference: Inference | None,
     names: Collection[str],
     layout: Layout,
     format: Format,  # noqa: A002
+    encoding: Mapping[str, Mapping[str, Any]],
 ) -> WritePlan:
     """Plan the writing of the variables `names` among those of `old`, whose batch stays as it is.
 
@@ -30,7 +32,7 @@ def plan_added(
         Where a dim has two sizes, or two variables claim one path.
     """
     union = _merged(source.flat, old)
-    if old.variables:
+    if inference is not None:
         recorded = {key: RecordedBatch(None, tuple(batch.dims)) for key, batch in inference.groups.items()}
         decided = infer_batch(describe_dataset(union), recorded=recorded)
     else:
@@ -41,7 +43,7 @@ def plan_added(
             name: source.nodes[key].variables[name] for name in node.variables if node.names[name] in names
         }
         node.attrs = source.nodes[key].attrs if key in source.nodes else None
-    return plan_write(whole, layout, format)
+    return plan_write(whole, layout, format, encoding=encoding)
 
 
 def _merged(new: xr.Dataset, old: xr.Dataset) -> xr.Dataset:

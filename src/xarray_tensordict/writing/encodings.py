@@ -13,54 +13,29 @@ import numpy as np
 import xarray as xr
 
 from ..core.blocks import merged_chunks
-from ..core.metadata import CF_PACKING, CF_TIMES
+from ..core.metadata import CF_WORDS
 from ..core.suggest import there_are
 from ..formats.zarr.output_chunks import CHUNK_BYTES, default_chunks
-from .packing import time_misfit
 
-_CF_KEPT = (*CF_PACKING, *CF_TIMES, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
-_H5_FILTERS = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
-# the resolution of times, and of the units that would round or wrap them
-_STEPS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
-_UNITS = {"milliseconds": 1, "microseconds": 2, "nanoseconds": 3}
+_CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
 
 
 def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
-    """The CF part of an encoding, for arrays that are to be packed and encoded as they were.
-
-    xarray turns times of ``datetime64[s]``, ``[ms]`` and ``[us]`` into NaT, silently, where the units are finer
-    (measured): such units are dropped.
-    """
+    """The CF words of an encoding that came along; :func:`.packing.packed` says whether the values fit."""
     kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
-    if variable.dtype.kind in "mM":
-        units = str(kept.get("units", "")).partition(" ")[0]
-        finer = _UNITS.get(units, 0) > _STEPS.get(np.datetime_data(variable.dtype)[0], 3)
-        if finer or not _holds_times(variable, kept):
-            for name in (*CF_TIMES, "dtype", "_FillValue", "missing_value"):
-                kept.pop(name, None)
-    elif variable.dtype.kind not in "biufc" or np.dtype(_dtype_of(kept)).kind not in "biufc":
-        # strings: the dtype they were read as says nothing about how they are to be written
-        kept = {name: value for name, value in kept.items() if name not in (*CF_PACKING, *CF_TIMES)}
-    elif variable.dtype.kind == "b" or np.dtype(_dtype_of(kept)).kind == "b":
-        kept = {name: value for name, value in kept.items() if name not in CF_PACKING}
+    kinds = {variable.dtype.kind, _dtype_of(kept).kind}
+    is_time = variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and "units" in kept)
+    # strings: the dtype they were read as says nothing about how they are to be written
+    if "b" in kinds or not (is_time or kinds <= set("iufc")):
+        kept = {name: value for name, value in kept.items() if name not in CF_WORDS}
     return kept
 
 
-def _holds_times(variable: xr.Variable, encoding: dict[str, Any]) -> bool:
-    """Whether the units and the dtype of an encoding hold times exactly; xarray would change them, or refuse dask's."""
-    if "units" not in encoding:
-        return "dtype" not in encoding
-    if variable.chunks is not None:
-        return np.dtype(_dtype_of(encoding)).kind == "f" and encoding.get("dtype") is not None
-    return time_misfit(np.asarray(variable.values), encoding, units=True) is None
-
-
-def _dtype_of(encoding: Mapping[str, Any]) -> Any:
-    dtype = encoding.get("dtype", "float64")
+def _dtype_of(encoding: Mapping[str, Any]) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        return np.dtype(encoding.get("dtype") or "float64")
     except TypeError:
-        return "float64"
+        return np.dtype("float64")
 
 
 def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
@@ -73,23 +48,6 @@ def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
     if not all(isinstance(size, int | np.integer) and size > 0 for size in chunks):
         return None
     return tuple(min(int(size), max(full, 1)) for size, full in zip(chunks, variable.shape, strict=True))
-
-
-def dask_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
-    """Chunks of one size that follow those of dask, None for variables that dask does not hold."""
-    if variable.chunks is None or not variable.ndim:
-        return None
-    return tuple(max(max(sizes, default=1), 1) for sizes in variable.chunks)
-
-
-def chunks_by_dim(variable: xr.Variable, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The chunks of a variable from the caller's ``chunks={"time": 24}``; other dims keep theirs, or are whole."""
-    own = dask_chunks(variable) or variable.shape
-    found = []
-    for dim, size, full in zip(variable.dims, own, variable.shape, strict=True):
-        asked = sizes.get(str(dim), size)
-        found.append(max(1, full if asked == -1 else min(asked, full)))
-    return tuple(found)
 
 
 def check_sizes(argument: str, sizes: Mapping[str, int] | None, dims: Mapping[str, int]) -> dict[str, int]:
@@ -126,10 +84,9 @@ def zarr_encoding(
     chunks: Mapping[str, int],
     shards: Mapping[str, int],
     compressors: Any,
-    keep_cf: bool,
 ) -> dict[str, Any]:
-    """The encoding of a new zarr array: what the caller asks for, then what still fits of the variable's own."""
-    encoding = cf_encoding(variable) if keep_cf else {}
+    """How a new zarr array is cut and compressed: as the caller asks, then as still fits of the variable's own encoding."""
+    encoding: dict[str, Any] = {}
     asked = {str(dim) for dim in variable.dims} & set(chunks)
     inherited = None if asked else _inherited_chunks(variable)
     if variable.ndim:
@@ -181,9 +138,6 @@ def _shards(name: str, variable: xr.Variable, shards: Mapping[str, int], chunks:
     for dim, chunk, full in zip(variable.dims, chunks, variable.shape, strict=True):
         whole = -(-max(full, 1) // chunk) * chunk
         size = shards.get(str(dim), -1)
-        if size >= full:
-            # chunks that are larger than the dim have been cut to it
-            size = whole
         if size != -1 and size % chunk:
             raise ValueError(
                 f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards "
@@ -202,27 +156,3 @@ def _codecs_fit(compressors: Any, zarr_format: int) -> bool:
 
     is_v3 = all(isinstance(codec, zarr.abc.codec.Codec) for codec in compressors)
     return is_v3 if zarr_format == 3 else not is_v3
-
-
-def hdf5_encoding(variable: xr.Variable, *, chunks: Mapping[str, int], keep_cf: bool) -> dict[str, Any]:
-    """The encoding of a new HDF5 dataset, in the words of xarray's h5netcdf engine."""
-    encoding = cf_encoding(variable) if keep_cf else {}
-    if not variable.ndim:
-        return encoding
-    filters = {name: variable.encoding[name] for name in _H5_FILTERS if variable.encoding.get(name)}
-    if _available(filters.get("compression")):
-        encoding |= filters
-    asked = chunks_by_dim(variable, chunks) if any(str(dim) in chunks for dim in variable.dims) else None
-    wanted = asked or storage_chunks(variable)
-    if wanted is not None and 0 not in variable.shape:
-        encoding["chunksizes"] = wanted
-    return encoding
-
-
-def _available(compression: Any) -> bool:
-    """Whether h5py can write with a compression that was read: plugins come and go."""
-    if compression in (None, "gzip", "lzf"):
-        return True
-    import h5py
-
-    return isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))

@@ -5,7 +5,7 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,15 @@ from ..core.features import is_marked
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.naming import qualify, renamed_batches
+from ..core.objects import jsonable
+from ..core.unbatched_entry import encode_array
 from ..dataset.describe import key_of
+from ..dataset.entries import check_paths
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
 from ..dataset.trees import flat_view, own_datasets
+from .blockwise import read_now
+from .packing import is_packing
 from .stored_form import Format, Layout, Place, Stored, store_form
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
@@ -83,8 +88,6 @@ class GroupPlan:
     ----------
     stored
         What each variable becomes, by local name; the parts of the entry ``_unbatched`` are not among them.
-    coords
-        The local names of coordinates.
     attrs
         Attributes of the group, without any marker; None: leave those there are.
     batch_record
@@ -95,20 +98,38 @@ class GroupPlan:
 
     node: Node
     stored: dict[str, Stored] = field(default_factory=dict)
-    coords: set[str] = field(default_factory=set)
     attrs: dict[str, Any] | None = None
     batch_record: dict[str, Any] | None = None
     batch_dims: tuple[str, ...] = ()
 
+    @property
+    def coords(self) -> set[str]:
+        """The local names of coordinates."""
+        return {name for name, stored in self.stored.items() if stored.role == "coord"}
+
 
 @dataclass
 class WritePlan:
-    """The store to be: its groups, and what goes into the entry ``_unbatched`` of the root."""
+    """The store to be: its groups, and what goes into the entry ``_unbatched`` of the root, by path."""
 
     layout: Layout
     format: Format
     groups: dict[Key, GroupPlan]
-    unbatched: dict[str, tuple[Stored, str]] = field(default_factory=dict)
+    unbatched: dict[str, Stored] = field(default_factory=dict)
+
+
+def unbatched_object(plan: WritePlan) -> dict[str, Any]:
+    """The content of the entry ``_unbatched``."""
+    return {
+        path: encode_array(
+            read_now(stored.variable),
+            tuple(str(dim) for dim in stored.variable.dims),
+            attrs={str(name): jsonable(value) for name, value in stored.variable.attrs.items()},
+            role=stored.role,
+            record=stored.record,
+        )
+        for path, stored in plan.unbatched.items()
+    }
 
 
 # -- what is to be written ---------------------------------------------------------------------------------------------
@@ -128,55 +149,56 @@ def source_of_dataset(ds: xr.Dataset, inference: Inference | None = None) -> Sou
     _check_multiindex(ds)
     inference = infer_dataset(ds) if inference is None else inference
     local = _local_dims(ds, inference)
-    classes = classes_of(ds)
     nodes: dict[Key, Node] = {(): Node(attrs=_shown(ds.attrs))}
-    unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
-    for name, variable in ds.variables.items():
+    for name in ds.variables:
         key = key_of(name)
         for length in range(1, len(key)):
             nodes.setdefault(key[:length], Node())
-        node = nodes[key[:-1]]
-        node.variables[key[-1]] = _with_dims(variable, local[key])
-        node.names[key[-1]] = str(name)
-        if name in ds.coords:
-            node.coords.add(key[-1])
-        renamed = dict(zip(map(str, variable.dims), local[key], strict=True))
-        node.unlimited |= {renamed[dim] for dim in renamed if dim in unlimited}
+        _add(nodes[key[:-1]], key, ds, name, local[key])
+    classes = classes_of(ds)
     for key in classes.keys() & nodes.keys():
         nodes[key].attrs = {**(nodes[key].attrs or {}), **class_attrs(classes[key])}
-    flat_names = {info_key: tuple(map(str, ds.variables["/".join(info_key)].dims)) for info_key in local}
-    shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
-    batches = renamed_batches(inference.groups, shapes, flat_names, local)
-    ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
-    flat_batches = {key: tuple(batch.dims) for key, batch in inference.groups.items()}
-    return Source(ordered, batches, inference.classes, ds, flat_batches)
+    return _source(nodes, ds, inference)
 
 
 def source_of_tree(dt: xr.DataTree) -> Source:
     """The nodes of a DataTree, each with its own variables, attributes and dims."""
-    datasets = own_datasets(dt)
     nodes: dict[Key, Node] = {}
-    for key, ds in datasets.items():
+    for key, ds in own_datasets(dt).items():
         _check_multiindex(ds)
-        names = {str(name): "/".join((*key, str(name))) for name in ds.variables}
-        for name in ds.variables:
+        classes = classes_of(ds)
+        node = nodes[key] = Node(attrs={**_shown(ds.attrs), **(class_attrs(classes[()]) if () in classes else {})})
+        for name, variable in ds.variables.items():
             if not isinstance(name, str) or not name or "/" in name or name in _RESERVED:
                 raise ValueError(f"variable {name!r} of node {'/'.join(key)!r}: expected a name without '/', rename it")
-        variables = {
-            str(name): _with_dims(variable, tuple(map(str, variable.dims))) for name, variable in ds.variables.items()
-        }
-        unlimited = frozenset(map(str, ds.encoding.get("unlimited_dims", ())))
-        told = classes_of(ds)
-        attrs = {**_shown(ds.attrs), **(class_attrs(told[()]) if () in told else {})}
-        nodes[key] = Node(variables, names, {str(name) for name in ds.coords}, attrs, unlimited)
-    flat, inference = flat_view(dt)
-    local = {(*key, name): tuple(map(str, v.dims)) for key, node in nodes.items() for name, v in node.variables.items()}
-    flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in local}
-    shapes = {(*key, name): v.shape for key, node in nodes.items() for name, v in node.variables.items()}
-    batches = renamed_batches(inference.groups, shapes, flat_names, local)
-    ordered = dict(sorted(nodes.items(), key=lambda item: len(item[0])))
+            _add(node, (*key, name), ds, name, tuple(map(str, variable.dims)))
+    return _source(nodes, *flat_view(dt))
+
+
+def _add(node: Node, key: Key, ds: xr.Dataset, name: Hashable, dims: tuple[str, ...]) -> None:
+    """Add the variable `name` of a Dataset to a group, which calls its dims `dims`."""
+    variable, local = ds.variables[name], key[-1]
+    moved = xr.Variable(dims, variable._data, _shown(variable.attrs), fastpath=True)
+    moved.encoding = variable.encoding
+    node.variables[local] = moved
+    node.names[local] = "/".join(key)
+    if name in ds.coords:
+        node.coords.add(local)
+    unlimited = set(map(str, ds.encoding.get("unlimited_dims", ())))
+    node.unlimited |= {here for here, flat in zip(dims, variable.dims, strict=True) if str(flat) in unlimited}
+
+
+def _source(nodes: dict[Key, Node], flat: xr.Dataset, inference: Inference) -> Source:
+    found = {(*key, name): variable for key, node in nodes.items() for name, variable in node.variables.items()}
+    local = {key: tuple(map(str, variable.dims)) for key, variable in found.items()}
+    shapes = {key: variable.shape for key, variable in found.items()}
+    flat_names = {key: tuple(map(str, flat.variables["/".join(key)].dims)) for key in found}
     return Source(
-        ordered, batches, inference.classes, flat, {key: tuple(b.dims) for key, b in inference.groups.items()}
+        dict(sorted(nodes.items(), key=lambda item: len(item[0]))),
+        renamed_batches(inference.groups, shapes, flat_names, local),
+        inference.classes,
+        flat,
+        {key: tuple(batch.dims) for key, batch in inference.groups.items()},
     )
 
 
@@ -209,36 +231,21 @@ def check_names(ds: xr.Dataset) -> None:
     for dim in ds.dims:
         if not isinstance(dim, str):
             raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
-    keys = {key_of(name): name for name in ds.variables}
-    for key, name in keys.items():
-        bad = next((part for part in key if not part or part in _RESERVED), None)
+    check_paths(ds)
+    for name in ds.variables:
+        bad = next((part for part in key_of(name) if part in _RESERVED), None)
         if bad is not None:
             raise ValueError(
-                f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); "
-                "rename it"
+                f"variable {name!r}: {bad!r} cannot be a part of a path in a store (a '/' separates nested keys); rename it"
             )
-        for length in range(1, len(key)):
-            if key[:length] in keys:
-                raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} "
-                    "cannot be an "
-                    f"array and a group; rename one of them"
-                )
 
 
 def _check_multiindex(ds: xr.Dataset) -> None:
     for name in sorted(multiindex_dims(ds)):
         raise NotImplementedError(
-            f"coordinate {name!r} is a MultiIndex, which no store here holds; write ds.reset_index({name!r}), and "
-            "set it again "
-            f"after opening with ds.set_index({name}=[...])"
+            f"coordinate {name!r} is a MultiIndex, which no store here holds; write ds.reset_index({name!r}), and set it "
+            f"again after opening with ds.set_index({name}=[...])"
         )
-
-
-def _with_dims(variable: xr.Variable, dims: tuple[str, ...]) -> xr.Variable:
-    moved = xr.Variable(dims, variable._data, _shown(variable.attrs), fastpath=True)
-    moved.encoding = variable.encoding
-    return moved
 
 
 def _shown(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -255,7 +262,7 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     Only if the engine would give the flat names back on opening; the names are kept as they are otherwise.
     """
     flat = {key_of(name): tuple(map(str, variable.dims)) for name, variable in ds.variables.items()}
-    local = {key: tuple(_stripped(dim, key[:-1]) for dim in dims) for key, dims in flat.items()}
+    local = {key: tuple(local_dim(dim, key[:-1]) for dim in dims) for key, dims in flat.items()}
     if local == flat:
         return flat
     shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
@@ -264,7 +271,8 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     return local if again == flat else flat
 
 
-def _stripped(dim: str, group: Key) -> str:
+def local_dim(dim: str, group: Key) -> str:
+    """A dim of the flat view as its group calls it."""
     for length in range(len(group), 0, -1):
         prefix = ".".join(group[:length]) + "."
         if dim.startswith(prefix) and len(dim) > len(prefix):
@@ -280,8 +288,19 @@ def record_of(batch: GroupBatch) -> dict[str, Any]:
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
-def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool = False) -> WritePlan:  # noqa: A002
+def plan_write(
+    source: Source,
+    layout: Layout,
+    format: Format,  # noqa: A002
+    *,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+) -> WritePlan:
     """Plan the writing of a whole store.
+
+    Parameters
+    ----------
+    encoding
+        What the caller asks for, by the names of the Dataset.
 
     Raises
     ------
@@ -291,27 +310,25 @@ def plan_write(source: Source, layout: Layout, format: Format, *, lazily: bool =
     plan = WritePlan(layout, format, {})
     for key, node in source.nodes.items():
         batch = source.batches.get(key, source.batches[()])
-        group = plan.groups[key] = GroupPlan(node, attrs=node.attrs)
+        group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
             group.batch_record = record_of(batch)
         for name, variable in node.variables.items():
+            called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
                 raise ValueError(
-                    f"variable {node.names[name]!r}: {UNBATCHED_NAME!r} is where layout='tensordict' keeps the "
-                    "variables without "
-                    f"batch dims; rename it, or write with layout='xarray'"
+                    f"variable {called!r}: {UNBATCHED_NAME!r} is where layout='tensordict' keeps the variables without "
+                    "batch dims; rename it, or write with layout='xarray'"
                 )
-            dims = group.batch_dims = tuple(str(dim) for dim in batch.dims)
-            place = Place(node.names[name], layout, format, source.classes[(*key, name)], dims, lazily)
+            asked = (encoding or {}).get(called, {})
+            place = Place(called, layout, format, source.classes[(*key, name)], group.batch_dims, asked)
             stored = store_form(variable, place)
-            role = "coord" if name in node.coords else "data"
+            stored.role = "coord" if name in node.coords else "data"
             if stored.form == "unbatched":
-                plan.unbatched["/".join((*key, name))] = (stored, role)
+                plan.unbatched["/".join((*key, name))] = stored
                 continue
             group.stored[name] = stored
-            if role == "coord":
-                group.coords.add(name)
-            _record_role(name, stored, role, node, cf=not (layout == "tensordict" and format == "hdf5"))
+            _record_role(name, stored, node, cf=not (layout == "tensordict" and format == "hdf5"))
     _prune(plan)
     if layout == "xarray":
         _record_batch(plan, source)
@@ -327,7 +344,7 @@ def _prune(plan: WritePlan) -> None:
             del plan.groups[key]
 
 
-def _record_role(name: str, stored: Stored, role: str, node: Node, *, cf: bool) -> None:
+def _record_role(name: str, stored: Stored, node: Node, *, cf: bool) -> None:
     """Say what the engine would not see: marked arrays are coordinates unless they say otherwise, others are data.
 
     With `cf` coordinates are named in CF's attribute, which cannot name all.
@@ -335,9 +352,9 @@ def _record_role(name: str, stored: Stored, role: str, node: Node, *, cf: bool) 
     marked = stored.stack or stored.form in {"json", "ragged"}
     dims = {str(dim) for variable in node.variables.values() for dim in variable.dims}
     is_index = stored.variable.dims == (name,)
-    if marked and role == "data":
+    if marked and stored.role == "data":
         stored.record["role"] = "data"
-    if role == "coord" and not is_index and (not cf or " " in name or name in dims):
+    if stored.role == "coord" and not is_index and (not cf or " " in name or name in dims):
         stored.record["role"] = "coord"
 
 
@@ -366,7 +383,7 @@ def _honest(plan: WritePlan, source: Source) -> bool:
             variable = stored.variable
             if stored.form != "array" or variable.dtype.kind not in "biufc" or not variable.dtype.isnative:
                 return False
-            if {"scale_factor", "add_offset", "_Unsigned"} & {*variable.encoding, *variable.attrs}:
+            if is_packing(variable, {**variable.attrs, **stored.encoding}):
                 return False
             if source.classes[(*key, name)] != "batched" or variable.shape[: len(batch.sizes)] != batch.sizes:
                 return False

@@ -65,9 +65,12 @@ def _compute(*delayed: Any, **keywords: Any) -> None:
 
 
 def _compute_shown(client: Any, delayed: Sequence[Any]) -> None:
+    import distributed
+
     futures = client.compute(list(delayed))
+    show: Any = distributed.progress
     try:
-        _show_progress(futures)
+        show(futures, notebook=False)  # which waits, as a widget does not
         client.gather(futures)
     finally:
         client.cancel(futures)
@@ -192,18 +195,3 @@ def progress_bar() -> Callback:
         from dask.diagnostics.progress import ProgressBar as make  # noqa: N813
     bar: Callback = make()
     return bar
-
-
-def _show_progress(futures: list[Any]) -> None:
-    """The bar of a cluster: text that blocks until the end in a terminal, a widget in a notebook."""
-    import distributed
-    import distributed.utils
-
-    show: Any = distributed.progress
-    is_notebook: Any = distributed.utils.is_kernel
-    shown = show(futures)
-    if is_notebook():
-        from IPython import display
-
-        put: Any = display.display
-        put(shown)

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 import zarr
-from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from ..core.metadata import ARRAY_ATTR, CF_FILLS, CF_PACKING, CF_SCALES, CF_TIMES, NS_UNITS, own_array_record
+from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, own_array_record
 from ..core.model import Inference
-from ..quiet import XARRAY_SAYS, quiet
-from .packing import checked, with_one_fill
-from .stored_form import as_declared, map_values, nanoseconds
+from ..core.objects import held_objects
+from .blockwise import as_declared, map_values, read_now
+from .packing import encoded
+from .stored_form import nanoseconds
 
 
 class Existing(Protocol):
@@ -86,10 +86,12 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         new = as_declared(new, name)
     if kind in "mM":
         fitted = _times(name, new, there, array, attrs, where)
+    elif kind == "O" and ("calendar" in there.encoding or _holds_dates(new)):
+        fitted = _dates(name, new, there, array, where)
     elif kind in "UTOS":
         fitted = _text(name, new, array, where)
     elif _is_coded(there, attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
-        fitted = _encoded(name, new, there, array, where)
+        fitted = _as_there(name, new, there, array, where)
     else:
         fitted = new
     order = own_array_record(attrs.get(ARRAY_ATTR)).get("order")
@@ -124,7 +126,33 @@ def _times(
     exact = array.dtype == np.dtype("int64") and attrs.get("units") in (NS_UNITS, "nanoseconds")
     if exact and not _is_coded(there, attrs):
         return map_values(new, lambda values: nanoseconds(values, name), np.dtype("int64"))
-    return _encoded(name, new, there, array, where)
+    return _as_there(name, new, there, array, where)
+
+
+def _holds_dates(variable: xr.Variable) -> bool:
+    """Whether Python objects in memory are dates; those of dask are not computed for the question."""
+    return variable.chunks is None and held_objects(read_now(variable)) == "dates"
+
+
+def _dates(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
+    """Dates of cftime: numbers in the units and the calendar of the array."""
+    expected = there.encoding.get("calendar")
+    new = xr.Variable(new.dims, read_now(new), new.attrs, fastpath=True)
+    found = {getattr(item, "calendar", None) for item in new.values.flat}
+    if expected is None or found - {expected}:
+        raise ValueError(
+            f"{where}: variable {name!r} has {f'dates of the calendar {expected!r}' if expected else 'no dates'} there, found "
+            f"{' and '.join(f'dates of the calendar {each!r}' if each else 'objects that are no dates' for each in found)}; "
+            "convert them with ds.convert_calendar(), or drop the variable"
+        )
+    return _as_there(name, new, there, array, where)
+
+
+def _as_there(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
+    """Encoded with the packing, units and fill value of the array; what does not come back is refused."""
+    return encoded(
+        name, new, there.encoding, np.dtype(array.dtype), remedy=f"{where} stores it so; write to a new store"
+    )
 
 
 def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, where: str) -> np.ndarray[Any, Any]:
@@ -136,52 +164,6 @@ def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, wher
             f"them, or write to a new store"
         )
     return converted
-
-
-def _encoded(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
-    """Encode with the packing, units and fill value of the array, and check that times come back as they were."""
-    encoding = {word: there.encoding[word] for word in (*CF_PACKING, *CF_TIMES) if word in there.encoding}
-    held = new.load() if new.dtype.kind in "mM" and new.chunks is not None else new
-    if new.dtype.kind in "iufc":
-        held = checked(
-            name,
-            held,
-            {**encoding, "dtype": array.dtype},
-            exactly=not set(CF_SCALES) & set(encoding),
-            remedy=f"{where} stores it so; write to a new store",
-        )
-    bare = xr.Variable(held.dims, held._data, {}, with_one_fill(encoding), fastpath=True)
-    # xarray warns where it takes other units than those of the array, which is refused below
-    with quiet(*XARRAY_SAYS):
-        coded = encode_cf_variable(bare, name=name)
-    if new.dtype.kind in "mM" and not _comes_back(name, held, coded, array, encoding):
-        raise ValueError(
-            f"{where}: variable {name!r} is stored as {array.dtype} in the units {encoding.get('units')!r}, which "
-            "cannot hold the "
-            f"new times exactly; round them, or write to a new store"
-        )
-    if coded.dtype != array.dtype:
-        target = np.dtype(array.dtype)
-        coded = map_values(coded, lambda values: values.astype(target), target)
-    return coded
-
-
-def _comes_back(
-    name: str, new: xr.Variable, coded: xr.Variable, array: zarr.Array[Any], encoding: Mapping[str, Any]
-) -> bool:
-    """Whether encoded times are decoded by the units of the array to what they were: xarray may choose others."""
-    attrs = {**dict(array.attrs), **{word: encoding[word] for word in CF_FILLS if word in encoding}}
-    stored = np.asarray(coded.values)
-    held = stored.astype(array.dtype)
-    if not np.array_equal(held.astype(stored.dtype), stored, equal_nan=stored.dtype.kind == "f"):
-        return False
-    try:
-        decoded = decode_cf_variable(name, xr.Variable(new.dims, held, attrs), decode_timedelta=new.dtype.kind == "m")
-    except (ValueError, OverflowError):
-        return False
-    return decoded.dtype.kind == new.dtype.kind and np.array_equal(
-        np.asarray(decoded.values), np.asarray(new.values), equal_nan=True
-    )
 
 
 def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +18,17 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
-from .._compat.xarray import read
-from ..core.metadata import NS_UNITS
+from .._compat.xarray import read, transpose_axes
+from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
+from ..core.objects import held_objects, is_text_dtype, python_objects, same_object, to_json
+from ..core.times import to_nanoseconds
+from ..core.unbatched_entry import encode_array, entry_record
+from ..dataset.entries import torch_dtype_of
+from ..warnings import StoredFormWarning, warn
+from .blockwise import as_declared, map_values, read_now
+from .encodings import cf_encoding
+from .packing import decoded_dtype, encoded, is_packing, packed
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -29,14 +36,10 @@ Form = Literal["array", "json", "ragged", "unbatched"]
 """An array; the JSON text of Python objects; one array of any length for each element (HDF5 only); a part of the entry
 ``_unbatched``."""
 
-CALENDAR = "proleptic_gregorian"
-
 _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
-_CF_TIME_ATTRS = ("units", "calendar", "dtype")
 _TEXT_DTYPE: Any = create_vlen_dtype(str)
-_JSON_SCALARS = (str, bool, int, float, type(None))
 
 
 @dataclass
@@ -46,8 +49,8 @@ class Stored:
     Attributes
     ----------
     variable
-        Its values as they are stored, dims and attributes; nothing in its encoding. For ``form="json"`` it has no
-        values that matter, but the dims of the variable.
+        Its values as they are stored, dims and attributes. For ``form="json"`` it has no values that matter, but the dims
+        of the variable.
     form
         See :data:`Form`.
     stack
@@ -56,6 +59,10 @@ class Stored:
         What the array's own record has to say.
     payload
         For ``form="json"``: nested lists of the objects, or the one object.
+    encoding
+        With ``layout="xarray"``: the CF words that xarray is to encode the values with.
+    role
+        "data" or "coord".
     """
 
     variable: xr.Variable
@@ -63,6 +70,8 @@ class Stored:
     stack: bool = False
     record: dict[str, Any] = field(default_factory=dict)
     payload: Any = None
+    encoding: dict[str, Any] = field(default_factory=dict)
+    role: str = "data"
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,8 @@ class Place:
         How the variable relates to the batch of its group.
     batch_dims
         The batch dims of its group, under the names that the variable has.
-    lazily
-        Whether values that dask computes must stay uncomputed (``compute=False``).
+    asked
+        The encoding that the caller asks for.
     """
 
     name: str
@@ -88,7 +97,7 @@ class Place:
     format: Format
     entry_class: EntryClass
     batch_dims: tuple[str, ...] = ()
-    lazily: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> bool:
@@ -113,27 +122,20 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         For values that the format cannot hold: Python objects that JSON cannot give back, ragged rows in zarr, dtypes
         without a counterpart.
     ValueError
-        For times that int64 nanoseconds cannot hold, with ``layout="tensordict"``.
+        For times that int64 nanoseconds cannot hold, with ``layout="tensordict"``; for values that an encoding which the
+        caller asks for does not hold.
     """
-    _check_extension(variable, place)
+    _check_dtype(variable, place)
     if not (place.format == "hdf5" and variable.dtype.kind == "U"):  # HDF5 holds strings of any length
         variable = as_declared(variable, place.name)
     kind = variable.dtype.kind
-    if kind == "O" and not _is_text_dtype(variable.dtype) and place.layout == "xarray":
-        return _of_objects(variable, place)
-    if kind not in _NUMBERS + _TIMES + _STRINGS + "O":
-        raise TypeError(
-            f"variable {place.name!r}: its dtype {variable.dtype} holds records or raw bytes, which cannot be written; "
-            f"split it into one variable for each field, or drop it"
-        )
     if kind in _TIMES:
         variable = _without_nat(variable)
     if kind == "S" and variable.dtype.itemsize < 2:
         # CF takes an array of single bytes for strings in pieces, and joins them
         variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
-        told = {"non_tensor": True} if variable.encoding.get("tensordict_non_tensor") and kind in _NUMBERS else {}
-        return Stored(variable, record={**_torch_record(variable), **told})
+        return _for_xarray(variable, place)
     axes = batch_axes_first(variable, place.batch_dims)
     stored = _for_tensordict(_transposed(variable, axes), place)
     if axes != sorted(axes):
@@ -141,54 +143,62 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
     return stored
 
 
-def as_declared(variable: xr.Variable, name: str) -> xr.Variable:
-    """The same variable; blocks of dask that are not of the dtype that was declared must lose nothing by becoming it.
-
-    ``apply_ufunc(output_dtypes=)`` and ``map_blocks(template=)`` believe what they are told, and stores cast silently.
-    """
-    dtype = variable.dtype
-    if variable.chunks is None or dtype.kind not in _NUMBERS + "US":
-        return variable
-
-    return map_values(variable, partial(_cast_exactly, dtype=dtype, name=name), dtype)
-
-
-def _cast_exactly(values: np.ndarray[Any, Any], *, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
-    """The values of one block in the declared dtype, if they are the same."""
-    if values.dtype == dtype:
-        return values
-    if dtype.kind in "US":
-        cast = values.astype(dtype) if values.dtype.kind in (dtype.kind, *"OT") else None
-        if cast is not None and np.array_equal(cast, values):
-            return cast
-    elif np.can_cast(values.dtype, dtype, "same_kind"):
-        cast = values.astype(dtype)
-        if dtype.kind not in "iu" or np.array_equal(cast, values):
-            return cast
-    raise TypeError(
-        f"variable {name!r}: its dtype was declared as {dtype}, and dask computes {values.dtype}, which does not "
-        "fit; correct the dtype where it is declared (output_dtypes=, dtype=, template=), or convert with .astype()"
-    )
-
-
-def _check_extension(variable: xr.Variable, place: Place) -> None:
-    """Raise for the dtypes of pandas: ``groupby_bins`` makes intervals."""
+def _check_dtype(variable: xr.Variable, place: Place) -> None:
+    """Raise for dtypes that no store here holds: those of pandas (``groupby_bins`` makes intervals), records, raw bytes."""
     dtype: Any = variable.dtype
     if isinstance(dtype, np.dtype):
-        return
+        if dtype.kind in _NUMBERS + _TIMES + _STRINGS + "O":
+            return
+        raise TypeError(
+            f"variable {place.name!r}: its dtype {dtype} holds records or raw bytes, which cannot be written; split it "
+            "into one variable for each field, or drop it"
+        )
+    remedy = "convert it with .astype() to a dtype of numpy, or drop it"
     if isinstance(dtype, pd.IntervalDtype):
         remedy = f"replace the intervals, as with ds[{place.name!r}] = [interval.mid for interval in ds[{place.name!r}].values]"
-    else:
-        remedy = "convert it with .astype() to a dtype of numpy, or drop it"
     raise TypeError(f"variable {place.name!r} has the dtype {dtype} of pandas, which no store here holds; {remedy}")
+
+
+def _for_xarray(variable: xr.Variable, place: Place) -> Stored:
+    """As plain xarray writes it; values that would come back changed lose their packing, or are refused."""
+    kind = variable.dtype.kind
+    stored = _of_objects(variable, place) if kind == "O" and not is_text_dtype(variable.dtype) else Stored(variable)
+    if stored.form == "array":
+        stored.record |= _torch_record(variable)
+        if variable.encoding.get("tensordict_non_tensor") and kind in _NUMBERS:
+            stored.record["non_tensor"] = True
+        _pack(stored, place)
+    return stored
+
+
+def _pack(stored: Stored, place: Place) -> None:
+    """Choose the CF words of an array: those that came along as far as they hold the values, those asked for, or raise.
+
+    Attributes in JSON have one dtype of floats, so xarray decodes what is packed as float32 to float64. The record says
+    what it was, and the engine gives that back.
+    """
+    variable = stored.variable
+    stored.variable, kept = packed(place.name, variable, cf_encoding(variable), place.asked)
+    whole = stored.encoding = {**kept, **{word: place.asked[word] for word in CF_WORDS if word in place.asked}}
+    if variable.dtype.kind != "f" or np.dtype(whole.get("dtype") or variable.dtype).kind not in "iu":
+        return
+    found = decoded_dtype(variable, whole, as_json=place.format == "zarr" or place.layout == "tensordict")
+    if found.kind == "f" and found != variable.dtype:
+        stored.record["unpacked"] = variable.dtype.name
+        warn(
+            f"variable {place.name!r} of dtype {variable.dtype} is packed as {np.dtype(whole['dtype'])}, which xarray reads "
+            f"as {found}; engine='tensordict' gives {variable.dtype} back. To store {variable.dtype} itself, write "
+            f"ds.assign({{{place.name!r}: ds[{place.name!r}].drop_encoding()}})",
+            StoredFormWarning,
+        )
 
 
 def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
     kind = variable.dtype.kind
-    if kind == "O" and not _is_text_dtype(variable.dtype):
+    if kind == "O" and not is_text_dtype(variable.dtype):
         return _of_objects(variable, place)
     if variable.encoding.get("tensordict_non_tensor") and kind in _NUMBERS and (place.rows or not variable.ndim):
-        return _json(variable, _python(read(variable)), place)
+        return _json(variable, python_objects(read(variable)), place)
     if kind in _NUMBERS + _TIMES:
         return _numeric(variable, place)
     if not variable.ndim and kind != "S":
@@ -218,18 +228,15 @@ def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list
 def _transposed(variable: xr.Variable, axes: list[int]) -> xr.Variable:
     if axes == sorted(axes):
         return variable
-    # by numbers, since xarray transposes no variable that has a dim twice
-    numbered = xr.Variable(range(variable.ndim), variable._data, fastpath=True).transpose(*axes)
-    moved = xr.Variable([variable.dims[axis] for axis in axes], numbered._data, variable.attrs, fastpath=True)
+    moved = transpose_axes(variable, axes)
     dropped = {"chunks", "shards", "chunksizes", "preferred_chunks"}
     moved.encoding = {key: value for key, value in variable.encoding.items() if key not in dropped}
     return moved
 
 
 def _torch_record(variable: xr.Variable) -> dict[str, Any]:
-    recorded = variable.encoding.get("torch_dtype")
-    widened = {"complex32": "complex64"}.get(str(recorded), "float32")
-    return {"torch_dtype": str(recorded)} if recorded is not None and variable.dtype.name == widened else {}
+    recorded = torch_dtype_of(variable)
+    return {} if recorded is None else {"torch_dtype": recorded}
 
 
 # -- numbers and times -------------------------------------------------------------------------------------------------
@@ -241,15 +248,49 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
             f"variable {place.name!r}: neither torch nor zarr has a dtype for {variable.dtype}; convert it with "
             f".astype('float64'), which loses precision"
         )
-    if place.batch_dims and place.entry_class != "batched":
-        check_times(variable, place)
-        return Stored(variable, "unbatched", record=_torch_record(variable))
+    unbatched = bool(place.batch_dims) and place.entry_class != "batched"
+    if variable.dtype.kind in _TIMES and unbatched:
+        held = xr.Variable(variable.dims, read_now(variable), variable.attrs, fastpath=True)
+        encode_times(held, place)  # raises for those that a reader could not give back
+        return Stored(held, "unbatched")
     if variable.dtype.kind in _TIMES:
         return Stored(encode_times(variable, place), record=_unit_record(variable))
+    if unbatched:
+        return _unbatched(variable, place)
     if not variable.dtype.isnative:
         native = variable.dtype.newbyteorder("=")
         return Stored(map_values(variable, lambda values: values.astype(native), native))
     return Stored(variable, record=_torch_record(variable))
+
+
+def _unbatched(variable: xr.Variable, place: Place) -> Stored:
+    """A part of the entry ``_unbatched``, packed as it was: bare tensordict shows its text, and no numbers."""
+    if place.asked.get("dtype") is not None:
+        variable = variable.astype(place.asked["dtype"])
+    stored = Stored(variable, "unbatched", record=_torch_record(variable))
+    words = {word: value for word, value in cf_encoding(variable).items() if word in CF_PACKING}
+    dtype = np.dtype(words.get("dtype") or variable.dtype)
+    if variable.dtype.kind == "f" and (dtype.kind in "iu" or dtype == variable.dtype) and is_packing(variable, words):
+        _pack(stored, replace(place, asked={}))
+        if is_packing(variable, stored.encoding):
+            stored.variable = encoded(place.name, stored.variable, words, dtype, remedy="drop its encoding")
+    return stored
+
+
+def with_values(path: str, was: Mapping[str, Any], values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """A part of the entry ``_unbatched`` with other values, packed as those before.
+
+    Raises
+    ------
+    ValueError
+        For values that do not come back from that packing.
+    """
+    attrs = was.get("attrs", {})
+    dims = tuple(was["dims"])
+    if values.dtype.kind in "iuf" and any(word in attrs for word in CF_PACKING):
+        remedy = "its entry in '_unbatched' is packed so; write to a new store"
+        values = encoded(path, xr.Variable(dims, values), attrs, np.dtype(was["dtype"]), remedy=remedy).values
+    return encode_array(values, dims, attrs=attrs, role=was.get("role", "data"), record=entry_record(was))
 
 
 def _unit_record(variable: xr.Variable) -> dict[str, Any]:
@@ -259,51 +300,15 @@ def _unit_record(variable: xr.Variable) -> dict[str, Any]:
 
 def encode_times(variable: xr.Variable, place: Place) -> xr.Variable:
     """Datetimes as int64 nanoseconds since 1970-01-01, timedeltas as int64 nanoseconds, NaT the smallest int64."""
-    is_date = variable.dtype.kind == "M"
-    _check_time_attrs(variable, place)
-    if not place.lazily or variable.chunks is None:
-        check_times(variable, place)
-    encoded = map_values(variable, lambda values: nanoseconds(values, place.name), np.dtype("int64"))
-    cf = {"units": NS_UNITS, "calendar": CALENDAR} if is_date else {"units": "nanoseconds", "dtype": "timedelta64[ns]"}
-    encoded.attrs = {**variable.attrs, **cf}
-    return encoded
-
-
-def _check_time_attrs(variable: xr.Variable, place: Place) -> None:
-    for attr in _CF_TIME_ATTRS:
+    for attr in ("units", "calendar", "dtype"):
         if attr in variable.attrs:
             raise ValueError(
-                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how "
-                "times are "
-                f"stored; delete the attribute"
+                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how times are "
+                "stored; delete the attribute"
             )
-
-
-def check_times(variable: xr.Variable, place: Place) -> None:
-    """Raise ``ValueError`` for times outside of what int64 nanoseconds hold; times in nanoseconds are not read."""
-    if variable.dtype.kind not in _TIMES or np.datetime_data(variable.dtype)[0] == "ns" or not variable.size:
-        return
-    if variable.chunks is None:
-        nanoseconds(read(variable), place.name)
-        return
-    counts = map_values(variable, lambda values: values.view("int64"), np.dtype("int64")).data
-    # NaT is the smallest int64, and is no time
-    low, high = compute_together(_where_not_nat(counts).min(), counts.max())
-    nanoseconds(np.array([max(int(low), -(2**63) + 1), int(high)]).view(variable.dtype), place.name)
-
-
-def compute_together(*values: Any) -> tuple[Any, ...]:
-    """Compute several dask objects as one graph."""
-    import dask.base
-
-    compute: Any = dask.base.compute
-    return tuple(compute(*values))
-
-
-def _where_not_nat(counts: Any) -> Any:
-    import dask.array
-
-    return dask.array.where(counts == np.iinfo("int64").min, 0, counts)
+    counts = map_values(variable, lambda values: nanoseconds(values, place.name), np.dtype("int64"))
+    counts.attrs = {**variable.attrs, **NS_ATTRS[variable.dtype.kind]}
+    return counts
 
 
 def nanoseconds(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -312,76 +317,39 @@ def nanoseconds(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
     Raises
     ------
     ValueError
-        Outside of what int64 holds: numpy wraps around silently.
+        Outside of what int64 holds.
     """
-    native = np.asarray(values).astype(values.dtype.newbyteorder("="), copy=False)
-    finest = native.dtype.str[1:3] + "[ns]"
-    try:
-        converted = native.astype(finest)
-    except OverflowError:  # newer versions of numpy
-        converted = np.full(native.shape, "NaT", finest)
-    same = (converted.astype(native.dtype) == native) | (np.isnat(converted) & np.isnat(native))
-    if not same.all():
-        wrong = native[~same].ravel()[0]
-        span = "dates between 1677-09-21 and 2262-04-11" if native.dtype.kind == "M" else "durations up to 292 years"
+    counts, lost = to_nanoseconds(values)
+    if lost is not None:
+        span = "dates between 1677-09-21 and 2262-04-11" if values.dtype.kind == "M" else "durations up to 292 years"
         raise ValueError(
-            f"variable {name!r} holds {wrong}, and layout='tensordict' stores times as int64 nanoseconds, which hold "
+            f"variable {name!r} holds {lost}, and layout='tensordict' stores times as int64 nanoseconds, which hold "
             f"{span}; write with layout='xarray', or drop the variable"
         )
-    return converted.view("int64")
-
-
-def map_values(
-    variable: xr.Variable, function: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], dtype: np.dtype[Any]
-) -> xr.Variable:
-    """Apply an elementwise function: block by block where dask holds the values, to all of them at once elsewhere."""
-    data: Any = (
-        variable.data.map_blocks(function, dtype=dtype) if variable.chunks is not None else function(read(variable))
-    )
-    mapped = xr.Variable(variable.dims, data, variable.attrs, fastpath=True)
-    mapped.encoding = variable.encoding
-    return mapped
-
-
-def contiguous(variable: xr.Variable) -> xr.Variable:
-    """Text in C order: zarr writes strings of any length in the wrong order, silently, where it is not (measured)."""
-    if variable.dtype.kind not in "OT" or variable.ndim < 2:
-        return variable
-    return map_values(variable, np.ascontiguousarray, variable.dtype)
+    return counts
 
 
 # -- Python objects ----------------------------------------------------------------------------------------------------
 
 
-def _is_text_dtype(dtype: np.dtype[Any]) -> bool:
-    metadata: Mapping[str, Any] = dtype.metadata or {}
-    return metadata.get("element_type") is str or metadata.get("vlen") is str
-
-
 def _of_objects(variable: xr.Variable, place: Place) -> Stored:
     """Objects are looked at one by one: the dtype does not tell what they are."""
-    values = np.asarray(variable.data.compute() if variable.chunks is not None else read(variable))
+    values = read_now(variable)
     held = xr.Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
-    types = {type(item) for item in values.flat}
-    if types <= {str, np.str_} and (values.ndim or place.layout == "xarray"):
-        # no element says what an empty array holds; text is the likeliest
-        text = xr.Variable(variable.dims, values.astype(_TEXT_DTYPE), variable.attrs, fastpath=True)
-        text.encoding = variable.encoding
+    what = held_objects(values)
+    if what == "text" and (values.ndim or place.layout == "xarray"):
+        text = xr.Variable(variable.dims, values.astype(_TEXT_DTYPE), variable.attrs, variable.encoding, fastpath=True)
         return Stored(text, stack=place.stack(text))
-    if types <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
+    if what == "bytes":
         length = max(2, max(len(item) for item in values.flat))
         as_bytes = xr.Variable(held.dims, values.astype(f"S{length}"), held.attrs, held.encoding, fastpath=True)
         return Stored(as_bytes, stack=place.stack(held))
-    if any(kind.__module__.partition(".")[0] == "cftime" for kind in types):
-        return _of_dates(held, place)
-    if any(issubclass(kind, np.ndarray) for kind in types):
+    if what == "rows":
         return _ragged(held, place)
-    return _json(held, _python(values), place)
-
-
-def _of_dates(variable: xr.Variable, place: Place) -> Stored:
+    if what != "dates":
+        return _json(held, python_objects(values), place)
     if place.layout == "xarray":
-        return Stored(variable)
+        return Stored(held)
     raise ValueError(
         f"variable {place.name!r} holds cftime dates, and layout='tensordict' stores times as int64 nanoseconds of the "
         f"standard calendar; write with layout='xarray', or convert it with ds.convert_calendar(), or drop it"
@@ -440,51 +408,9 @@ def _one_plain_type(variable: xr.Variable) -> bool:
     return len(types) == 1 and types <= {bool, int, float}
 
 
-def to_json(payload: Any, name: str) -> str:
-    """The JSON text of an object.
-
-    Raises
-    ------
-    TypeError
-        Where JSON has no text for it.
-    """
-    try:
-        return json.dumps(payload)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"variable {name!r} holds a Python object that JSON cannot hold ({error}), and objects are stored as "
-            "JSON, never "
-            f"as pickles; convert it to numbers, strings, lists or dicts, or drop it"
-        ) from error
-
-
 def _no_json(place: Place, payload: Any) -> TypeError:
     return TypeError(
         f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a "
         "key as "
         f"a string), and objects are stored as JSON; convert it, or drop it"
     )
-
-
-def same_object(a: Any, b: Any) -> bool:
-    """Whether two JSON objects are equal with equal types; NaN equals NaN."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Mapping):
-        return set(a) == set(b) and all(same_object(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(same_object(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, float) and math.isnan(a):
-        return math.isnan(b)
-    return isinstance(a, _JSON_SCALARS) and bool(a == b)
-
-
-def _python(values: np.ndarray[Any, Any]) -> Any:
-    """Nested lists of Python objects, or one: numpy's own scalars become Python's."""
-    return _plain(values.tolist(), values.ndim if values.dtype.kind == "O" else 0)
-
-
-def _plain(item: Any, depth: int) -> Any:
-    if depth:
-        return [_plain(part, depth - 1) for part in item]
-    return item.item() if isinstance(item, np.generic) else item

@@ -369,28 +369,46 @@ def test_spawned_processes(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_a_fork_while_another_thread_reads(path: Path) -> None:
-    """The child would wait for ever for the lock that the other thread of its parent holds."""
-    from xarray.backends.locks import HDF5_LOCK
-
+def test_forks_while_other_threads_read_can_read(path: Path) -> None:
+    """The child would wait for ever for what another thread of its parent has begun in HDF5."""
     store = Hdf5Store.open(path)
     x = lazy(store)
-    release, held = threading.Event(), threading.Event()
+    stopped = threading.Event()
 
-    def hold() -> None:
-        with HDF5_LOCK:
-            held.set()
-            release.wait(60)
+    def read() -> None:
+        while not stopped.is_set():
+            x[np.arange(0, 1000, 7)].load()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(10)
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for seed in range(8):
+        child: Any = multiprocessing.get_context("fork").Process(target=check_rows, args=(x, seed))
+        child.start()
+        child.join(30)
+        codes.append(child.exitcode)
+        child.kill()
+    stopped.set()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 8
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+def test_a_fork_by_whoever_holds_the_lock_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xarray.backends.locks import HDF5_LOCK
+
+    monkeypatch.setattr("xarray_tensordict.formats.hdf5.file._FORK_WAITS", 0.2)
+    store = Hdf5Store.open(path)
+    x = lazy(store)
     child: Any = multiprocessing.get_context("fork").Process(target=check_rows, args=(x, 5))
-    child.start()
-    child.join(30)
-    release.set()
-    thread.join()
+    with HDF5_LOCK:
+        child.start()
+        child.join(60)
     assert child.exitcode == 0
+    np.testing.assert_array_equal(x[5].values, ROWS[5])
     store.close()
 
 

@@ -485,3 +485,111 @@ def test_an_attribute_without_a_name_is_refused(tmp_path, layout):
     with pytest.raises(ValueError, match="variable 'x' has an attribute whose name is empty"):
         ds.td.to_h5(tmp_path / "a.h5", layout=layout)
     assert not list(tmp_path.iterdir())
+
+
+# -- groups of a file --------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+def test_a_group_is_replaced_and_the_other_groups_stay(path, layout):
+    era().td.to_h5(path, layout=layout)
+    era(3).td.to_h5(path, layout=layout, group="runs/a")
+    era(3).td.to_h5(path, layout=layout, group="runs/b")
+    era(2)[["done"]].td.to_h5(path, layout=layout, group="runs/a")
+    assert list(reopened(path, group="runs/a").data_vars) == ["done"]
+    assert reopened(path, group="runs/a").sizes["time"] == 2
+    assert_gives_back(path, era(3), group="runs/b")
+    np.testing.assert_array_equal(reopened(path, nested=False)["t2m"], era()["t2m"])
+    era(3).td.to_h5(path, layout=layout, group="runs/a", mode="w")
+    with h5py.File(path) as file:
+        assert list(file) == ["runs"]
+        assert list(file["runs"]) == ["a"]
+
+
+def test_an_array_is_not_replaced_by_a_group(path):
+    era().td.to_h5(path)
+    with pytest.raises(ValueError, match="'t2m' is an array there, no group"):
+        era(3).td.to_h5(path, group="t2m")
+    assert_gives_back(path, era())
+
+
+def test_the_cost_of_a_group_does_not_grow_with_the_number_of_groups(path, monkeypatch):
+    """h5netcdf looks at all objects of a file when it opens it."""
+    import h5netcdf
+
+    opened = []
+    original = h5netcdf.File.__init__
+    monkeypatch.setattr(h5netcdf.File, "__init__", lambda *args, **kw: (opened.append(1), original(*args, **kw))[1])
+    ds = xr.Dataset({f"demo_{number}/obs": ("time", np.full(3, number)) for number in range(20)})
+    ds.td.to_h5(path, layout="xarray")
+    assert len(opened) == 1
+    assert reopened(path, nested=True)["demo_7/obs"].values.tolist() == [7, 7, 7]
+
+
+# -- what HDF5 and netCDF are particular about -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [[[1, 2, 3]], [[1, 2], [3, 4]], [[1], [2, 3]], [[], [2]]], ids=str)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_ragged_rows_come_back_whatever_their_lengths(path, tmp_path, rows, chunked):
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        ragged = file.create_dataset("v", (len(rows),), h5py.vlen_dtype(np.uint8))
+        for number, row in enumerate(rows):
+            ragged[number] = np.array(row, "u1")
+        file["k"] = np.arange(float(len(rows)))
+    ds = reopened(tmp_path / "source.h5")
+    (ds.chunk(batch_0=1) if chunked else ds).td.to_h5(path)
+    assert [row.tolist() for row in reopened(path)["v"].values] == rows
+
+
+@LAYOUTS
+def test_filters_of_numbers_are_not_taken_over_by_texts(path, tmp_path, layout):
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(22.0), chunks=(22,), fletcher32=True)
+        file.create_dataset("name", data=np.array([b"abc"] * 22), chunks=(22,), fletcher32=True, shuffle=True)
+    reopened(tmp_path / "source.h5").td.to_h5(path, layout=layout)
+    found = reopened(path)
+    assert found["name"].values.tolist() == ["abc"] * 22
+    with h5py.File(path) as file:
+        assert file["x"].fletcher32
+
+
+def test_filters_that_hdf5_refuses_are_an_error_that_names_the_variable(path):
+    ds = xr.Dataset({"x": ("row", [1.0, 2.0]), "name": ("row", ["a", "b"])})
+    with pytest.raises(ValueError, match="variable 'name': HDF5 cannot store"):
+        ds.td.to_h5(path, encoding={"name": {"fletcher32": True}})
+    assert not path.exists()
+
+
+@LAYOUTS
+def test_attributes_that_netcdf_does_not_hold_come_back_or_are_named(path, layout):
+    mixed = [0.56, 0.635, "um"]
+    ds = xr.Dataset({"x": ("t", np.zeros(3), {"wavelength": mixed, "gain": np.complex128(4.3 + 1j)})})
+    ds.td.to_h5(path, layout=layout)
+    assert reopened(path)["x"].attrs == {"wavelength": mixed, "gain": 4.3 + 1j}
+    with pytest.raises(TypeError, match="attribute 'bad' of variable 'x'"):
+        xr.Dataset({"x": ("t", np.zeros(3), {"bad": [1j, 2]})}).td.to_h5(path, layout=layout)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("rows", [0, 4])
+def test_chunks_that_are_asked_for_may_be_larger_than_a_dim_that_grows(path, layout, rows):
+    ds = xr.Dataset({"x": (("time", "f"), np.zeros((rows, 3), "f4"))})
+    ds.td.to_h5(path, layout=layout, chunks={"time": 1000}, unlimited_dims=["time"])
+    with h5py.File(path) as file:
+        assert file["x"].chunks == (1000, 3)
+    ds = reopened(path)
+    ds.td.to_h5(path, layout=layout)
+    with h5py.File(path) as file:
+        assert file["x"].chunks == (1000, 3)
+    ds = xr.Dataset({"x": (("time", "f"), np.zeros((4, 3), "f4"))})
+    ds.td.to_h5(path, layout=layout, chunks={"time": 1000})
+    with h5py.File(path) as file:
+        assert file["x"].chunks == (4, 3)
+
+
+def test_a_file_object_takes_both_layouts(tmp_path):
+    for layout in ("tensordict", "xarray"):
+        stream = io.BytesIO(b"what was there before is replaced" * 1000)
+        era().td.to_h5(stream, layout=layout)
+        assert_gives_back(stream.getvalue(), era())

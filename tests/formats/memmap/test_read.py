@@ -22,7 +22,7 @@ from memmap_samples import both_doors
 from strategies import tensordicts
 from xarray_tensordict.dataset.tensorclasses import classes_of
 from xarray_tensordict.formats.memmap import files as memmap_files
-from xarray_tensordict.formats.memmap.levels import file_stem
+from xarray_tensordict.formats.memmap.files import file_stem
 from xarray_tensordict.formats.raw import arrays as raw_arrays
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -172,6 +172,54 @@ def test_keys_that_no_variable_can_have_are_named(path):
 
 
 # -- non-tensor data ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_non_tensor_data_of_older_versions(path, tmp_path, archive):
+    td = TensorDict(
+        {
+            "x": torch.arange(2),
+            "robot": "panda",
+            "tags": NonTensorData(["a", "b", "c"], batch_size=[2]),
+            "nested": {"y": torch.ones(2), "task": NonTensorData("lift", batch_size=[2])},
+            "rows": NonTensorStack("a", "b"),
+            "pickled": NonTensorData({1}, batch_size=[2]),
+            "members": lazy_stack([TensorDict({"z": torch.ones(1), "name": n}) for n in "ab"]),
+        },
+        [2],
+    )
+    td.memmap(path)
+    for meta in path.rglob("meta.json"):
+        content = json.loads(meta.read_text())
+        for key in ("_is_non_tensor", "_format_version", "_class"):
+            content.pop(key, None)
+        meta.write_text(json.dumps(content))
+    (path / "members" / "1" / "name" / "_tensordict").mkdir()
+    (path / "members" / "1" / "name" / "_tensordict" / "meta.json").write_text('{"_type": "TensorDict", "shape": []}')
+    if archive:
+        path = tensordict.pack_memmap(path, tmp_path / "saved.tdz")
+    with pytest.warns(UserWarning, match="'pickled': it is a pickled Python object"):
+        found = both_doors(path, mapped=False)
+    assert_same_tensordict(td.exclude("pickled"), found)
+    assert both_doors(path, mapped=False, allow_pickle=True)["pickled"] == {1}
+
+
+def test_an_entry_of_an_unknown_kind_is_left_out_by_name(path):
+    TensorDict({"x": torch.zeros(2), "odd": NonTensorData("?", batch_size=[2])}, [2]).memmap(path)
+    (path / "odd" / "meta.json").write_text('{"_type": "<class \'other.Thing\'>", "value": 3}')
+    with pytest.warns(UserWarning, match=r"'odd': it cannot be read: .*does not know \(other\.Thing\)"):
+        ds = xr.open_dataset(path, engine="tensordict")
+    assert list(ds.variables) == ["x"]
+
+
+def test_folders_that_link_to_one_above_them_end(path):
+    TensorDict({"x": torch.zeros(2), "n": {"y": torch.zeros(2)}}, [2]).memmap(path)
+    for file in (path / "n").iterdir():
+        file.unlink()
+    (path / "n").rmdir()
+    (path / "n").symlink_to(path)
+    with pytest.warns(UserWarning, match="cannot be read: .* Too many levels of symbolic links"):
+        xr.open_dataset(path, engine="tensordict").close()
 
 
 def test_non_tensor_data_and_stacks(path):
@@ -437,7 +485,7 @@ def test_metadata_that_is_not_of_tensordict(path, text, message):
 def test_a_folder_that_is_nothing(path):
     path.mkdir()
     with pytest.raises(
-        ValueError, match=r"expected a zarr store .* or a memory-mapped tensordict .*, found a folder with nothing"
+        ValueError, match=r"expected a zarr store .*, a memory-mapped tensordict .*found a folder with nothing"
     ):
         xr.open_dataset(path, engine="tensordict")
     TensorDict({"x": torch.zeros(3), "n": {"y": torch.zeros(3)}}, [3]).memmap(path)
@@ -479,13 +527,13 @@ def views(monkeypatch) -> list[tuple[str, int, int]]:
 def test_opening_reads_metadata_alone(path, monkeypatch):
     TensorDict({"n": {f"x{i}": torch.full((3,), i) for i in range(1000)}}, [3]).memmap(path)
     read = []
-    original = memmap_files.FolderFiles.read
-    monkeypatch.setattr(memmap_files.FolderFiles, "read", lambda self, part: read.append(part) or original(self, part))
+    original = memmap_files.read_small
+    monkeypatch.setattr(memmap_files, "read_small", lambda file: read.append(file) or original(file))
     monkeypatch.setattr(memmap_files.FileBytes, "opened", None)
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert len(ds) == 1000
         assert "batch_0: 3" in repr(ds.td)
-    assert read == [("meta.json",), ("n", "meta.json")]
+    assert read == [path / "meta.json", path / "n" / "meta.json"]
 
 
 def test_a_selection_reads_its_rows(path, views):
@@ -765,7 +813,7 @@ def test_what_torchrl_refuses_to_dump_is_no_checkpoint(path, buffers):
     rb.extend(transitions(4))
     with pytest.raises(NotImplementedError):
         dump(rb, path)
-    with pytest.raises(ValueError, match=r"expected a zarr store .* or a memory-mapped tensordict"):
+    with pytest.raises(ValueError, match=r"expected a zarr store .*, a memory-mapped tensordict"):
         xr.open_dataset(path, engine="tensordict")
 
 

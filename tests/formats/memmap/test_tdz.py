@@ -1,5 +1,6 @@
 """``.tdz`` archives: stored entries are mapped, compressed ones read on access."""
 
+import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_selections(path, method):
 def test_stored_entries_are_mapped_without_a_read(path, monkeypatch):
     sample().save(path)
     ds = xr.open_dataset(path, engine="tensordict")
-    monkeypatch.setattr(memmap_files.StoredEntry, "view", None)
+    monkeypatch.setattr(memmap_files.FileBytes, "view", None)
     td = ds.drop_vars(["text", "rows"]).td.to_tensordict(copy=False)
     td["obs"].zero_()
     assert tensordict.load(path)["obs"].sum() == 119 * 60
@@ -93,9 +94,9 @@ def test_compressed_entries_are_read_as_far_as_needed(path, monkeypatch):
     sample().save(path, compression="deflate")
     ds = xr.open_dataset(path, engine="tensordict", cache=False)
     seen = []
-    view = memmap_files.CompressedEntry.view
+    view = memmap_files.CompressedMember.view
     monkeypatch.setattr(
-        memmap_files.CompressedEntry,
+        memmap_files.CompressedMember,
         "view",
         lambda self, start, stop: seen.append((self.name, start, stop)) or view(self, start, stop),
     )
@@ -169,12 +170,39 @@ def test_an_archive_that_is_replaced_while_it_is_open(path):
     sample().save(path)
     ds = xr.open_dataset(path, engine="tensordict", cache=False)
     TensorDict({"a" * 99: torch.zeros(3000), "obs": torch.zeros(3000)}, [3000]).save(path)
-    with pytest.raises(ValueError, match="no longer where it was"):
+    with pytest.raises(
+        ValueError, match=r"saved\.tdz: expected metadata.* no next/meta\.json in it.* Another file has taken its place"
+    ):
         ds["next/done"].load()
+    with pytest.raises(ValueError, match=r"obs\.memmap: expected float32 \[40, 3\].* found float32 \[3000\]"):
+        ds["obs"].load()
+    sample().save(path)
+    assert ds["obs"].values.sum() == 119 * 60
+    TensorDict({"a" * 99: torch.zeros(40), **sample()}, [40]).save(path)
+    with pytest.raises(ValueError, match=r"obs\.memmap: expected the bytes \d+ to \d+, as .* Another file has taken"):
+        ds["obs"].load()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", b"1")
     with pytest.raises(ValueError, match=r"saved\.tdz"):
         ds["next/done"].load()
+
+
+def test_an_archive_that_is_nested_too_deep_ends(path):
+    meta = json.dumps({"n": {"type": "TensorDict"}, "shape": [], "_type": "<class 'tensordict._td.TensorDict'>"})
+    with zipfile.ZipFile(path, "w") as archive:
+        for depth in range(200):
+            archive.writestr("n/" * depth + "meta.json", meta)
+    with pytest.warns(UserWarning, match="nested more than 100 levels deep"):
+        xr.open_dataset(path, engine="tensordict").close()
+
+
+@pytest.mark.parametrize("name", ["/x/meta.json", "a//meta.json", "//", "a//b"])
+def test_an_archive_with_an_empty_name_in_a_path_is_refused(path, name):
+    sample().save(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, b"{}")
+    with pytest.raises(ValueError, match=rf"saved\.tdz: expected a \.tdz archive, found one with the path '{name}'"):
+        xr.open_dataset(path, engine="tensordict")
 
 
 def test_zip_archives_of_zarr_are_still_zarr(tmp_path):

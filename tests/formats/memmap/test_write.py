@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import dask.array
 import numpy as np
@@ -18,8 +19,8 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 import xarray_tensordict
 from memmap_samples import beside, both_doors, weather
 from strategies import datasets, tensordicts
-from xarray_tensordict.formats.memmap import write as memmap_writer
 from xarray_tensordict.testing import assert_same_tensordict
+from xarray_tensordict.writing import streaming
 
 pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
 
@@ -44,15 +45,72 @@ def test_what_the_tensordict_holds(tmp_path, chunked, unbatched, name):
 
 
 def test_the_arguments_of_to_tensordict(path):
-    options = {"coords": ["time"], "exclude": ["late"]}
+    options: Any = {"coords": ["time"], "exclude": ["late"], "unbatched": "drop"}
     weather().td.to_memmap(path, ["time"], **options)
     assert_same_tensordict(weather().td.to_tensordict(["time"], **options), tensordict.load(path))
     with pytest.raises(ValueError, match="unbatched='raise': 'mask'"):
         weather().td.to_memmap(path, unbatched="raise")
-    with pytest.raises(ValueError, match="expected 'drop', 'expand' or 'raise', found 'keep'"):
-        weather().td.to_memmap(path, unbatched="keep")
+    with pytest.raises(ValueError, match="unbatched: expected one of 'keep', 'drop', 'expand', 'raise', found 'all'"):
+        weather().td.to_memmap(path, unbatched="all")
     with pytest.raises(ValueError, match="mode: expected one of 'w', 'w-'"):
         weather().td.to_memmap(path, mode="a")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+def test_variables_without_batch_dims_are_kept_and_restored(tmp_path, chunked, name):
+    ds = weather()
+    ds["lat"].attrs = {"units": "degrees_north", "valid_range": np.array([-90.0, 90.0])}
+    ds["seasons"] = ("season", np.array(["DJF", "ø"], object))
+    ds["codes"] = ("season", np.array([b"a", b"\xff\x00b"]))
+    ds["since"] = ("season", np.array(["2000-01-01", "NaT"], "M8[s]"))
+    ds["grid/area"] = (("lat", "season"), np.full((3, 2), np.inf, "f4"))
+    (ds.chunk() if chunked else ds).td.to_memmap(tmp_path / name)
+    bare = tensordict.load(tmp_path / name)
+    kept = {"lat", "mask", "height", "seasons", "codes", "since", "grid/area"}
+    assert set(bare["_unbatched"]) == kept
+    assert_same_tensordict(weather().td.to_tensordict(), bare.exclude("_unbatched"))
+    with xr.open_dataset(tmp_path / name, engine="tensordict") as found:
+        assert "_unbatched" not in found.variables
+        for each in kept:
+            xr.testing.assert_equal(found[each].variable, ds[each].variable)
+            assert found[each].dtype == ds[each].dtype or each == "seasons"
+        assert found["lat"].attrs == {"units": "degrees_north", "valid_range": [-90.0, 90.0]}
+        assert {"lat", "height"} <= set(found.coords)
+        assert set(found.td.unbatched.variables) >= {"mask", "grid/area"}
+    assert both_doors(tmp_path / name).batch_size == (2, 4)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+def test_bytes_come_back_as_bytes(tmp_path, chunked, name):
+    held = np.empty(3, object)
+    held[:] = [b"", b"\x00\xff", "ø".encode()]
+    ds = xr.Dataset(
+        {
+            "x": ("t", np.zeros(3)),
+            "allele": ("t", np.array([b"CA", b"GT", b"C\xe9"])),
+            "next/allele": (("t", "ploidy"), np.array([[b"C", b"A"]] * 3)),
+            "any_length": ("t", held),
+            "flag": ("t", np.array([b"a", b"b", b"c"])),
+            "version": ((), np.bytes_(b"1.0")),
+        }
+    ).drop_vars("flag" if chunked else ())
+    (ds.chunk() if chunked else ds).td.to_memmap(tmp_path / name)
+    assert tensordict.load(tmp_path / name)["allele"].tolist()[:2] == ["CA", "GT"]
+    with xr.open_dataset(tmp_path / name, engine="tensordict") as found:
+        for each in ds.variables:
+            assert found[each].values.tolist() == ds[each].values.tolist(), each
+            assert found[each].dtype == ("S2" if each == "next/allele" else ds[each].dtype), each
+    assert both_doors(tmp_path / name)["any_length"].tolist() == held.tolist()
+
+
+def test_bytes_beside_other_objects_are_refused(path):
+    held = np.empty(2, object)
+    held[:] = [b"a", "a"]
+    with pytest.raises(TypeError, match=r"'bad' holds .*exclude=\['bad'\]"):
+        xr.Dataset({"x": ("t", np.zeros(2)), "bad": ("t", held)}).td.to_memmap(path)
+    assert not path.exists()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -152,7 +210,7 @@ def test_dask_is_streamed(path):
 
 @pytest.mark.parametrize("dims", [("time", "f"), ("f", "time"), ("f", "g")])
 def test_variables_on_disk_are_read_some_rows_at_a_time(path, tmp_path, monkeypatch, dims):
-    monkeypatch.setattr(memmap_writer, "_BLOCK", 1000)
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1000)
     shape = (30, 100) if dims == ("f", "time") else (100, 30)
     ds = xr.Dataset({"x": (dims, np.arange(3000.0).reshape(shape)), "p": ("member", np.arange(30.0))})
     ds["m"] = (("member", "time"), np.arange(3000.0).reshape(30, 100))
@@ -220,7 +278,7 @@ def test_parents_are_made(tmp_path):
 
 
 def test_an_error_on_the_way_leaves_the_old_store(path):
-    weather().td.to_memmap(path)
+    weather().td.to_memmap(path, unbatched="drop")
     failing = dask.array.ones(4, chunks=1).map_blocks(lambda block: 1 // 0, dtype="f8", meta=np.zeros(0))
     for name in (path, path.with_suffix(".tdz")):
         with pytest.raises(ZeroDivisionError):
@@ -230,7 +288,7 @@ def test_an_error_on_the_way_leaves_the_old_store(path):
 
 
 def test_a_crash_leaves_the_old_store(path):
-    weather().td.to_memmap(path)
+    weather().td.to_memmap(path, unbatched="drop")
     code = f"""
 import os, signal, dask.array, numpy as np, xarray as xr, xarray_tensordict
 def crash(block):
@@ -252,7 +310,7 @@ def test_keys_that_tensordict_would_lose(path, name):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("value", [{1, 2}, b"bytes", (1, 2), {1: 2}, np.arange(3)], ids=repr)
+@pytest.mark.parametrize("value", [{1, 2}, [b"bytes"], (1, 2), {1: 2}, np.arange(3)], ids=repr)
 def test_objects_that_would_be_pickled(path, value):
     held = np.empty(2, object)
     held[:] = [value, value]
@@ -271,8 +329,14 @@ def test_rows_that_are_lists(path, tmp_path):
         tensordict.load(tmp_path / "bare")
     ds = xr.Dataset({"x": ("time", np.zeros(2)), "tags": (("time", "tag"), np.array([["a", "b"], ["c", "d"]], object))})
     with pytest.raises(TypeError, match=r"'tags' has dims \['time', 'tag'\].*exclude=\['tags'\]"):
-        ds.td.to_memmap(path)
+        ds.td.to_memmap(path, unbatched="drop")
     assert not path.exists()
+    ds.td.to_memmap(path)
+    assert list(tensordict.load(path)["_unbatched"]) == ["tags"]
+    assert_same_tensordict(ds.td.to_tensordict(), both_doors(path))
+    ds["tags"][0, 0] = 3
+    with pytest.raises(TypeError, match=r"'tags' has dims \['time', 'tag'\].*exclude=\['tags'\]"):
+        ds.td.to_memmap(path)
 
 
 def test_json_objects(path):

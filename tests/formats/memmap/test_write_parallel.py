@@ -103,7 +103,7 @@ def test_workers_of_a_cluster_write_the_file_themselves(tmp_path):
 @pytest.mark.parametrize("name", ["written", "written.tdz"])
 def test_what_is_put_off_leaves_the_old_store_until_it_is_computed(tmp_path, name):
     path = tmp_path / name
-    weather().td.to_memmap(path)
+    weather().td.to_memmap(path, unbatched="drop")
     later = many_blocks().td.to_memmap(path, compute=False)
     assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
     later = pickle.loads(pickle.dumps(later))
@@ -113,7 +113,7 @@ def test_what_is_put_off_leaves_the_old_store_until_it_is_computed(tmp_path, nam
 
 
 def test_a_dataset_without_dask_can_be_put_off_too(path):
-    later = weather().td.to_memmap(path, compute=False)
+    later = weather().td.to_memmap(path, compute=False, unbatched="drop")
     assert not path.exists()
     later.compute()
     assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
@@ -142,7 +142,7 @@ def test_what_failed_can_be_computed_again(path):
 def test_computing_it_twice_does_not_lose_what_came_between(path):
     later = many_blocks().td.to_memmap(path, compute=False)
     later.compute()
-    weather().td.to_memmap(path)
+    weather().td.to_memmap(path, unbatched="drop")
     with pytest.raises(FileNotFoundError, match=r"can be computed once\. Call it again"):
         later.compute()
     assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
@@ -150,7 +150,7 @@ def test_computing_it_twice_does_not_lose_what_came_between(path):
 
 def test_mode_w_minus_is_asked_again_when_it_is_computed(path):
     later = many_blocks().td.to_memmap(path, mode="w-", compute=False)
-    weather().td.to_memmap(path)
+    weather().td.to_memmap(path, unbatched="drop")
     with pytest.raises(FileExistsError, match="mode='w' to replace"):
         later.compute()
     assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
@@ -257,7 +257,7 @@ def at(point):
     if point == "before the layout":
         memmap_writer._lay_out = killed
     if point == "in the layout":
-        memmap_writer._write_variable = killed
+        memmap_writer._Target.__setitem__ = killed
     if point == "before the rename":
         memmap_writer._put_in_place = killed
     if point == "between the renames":

@@ -11,7 +11,7 @@ import xarray as xr
 from tensordict import NonTensorData, PersistentTensorDict, TensorDict, lazy_stack
 
 import xarray_tensordict
-from xarray_tensordict.tensors import block_reads
+from xarray_tensordict.tensors import reading
 
 
 def rows(values, **variables) -> xr.Dataset:
@@ -39,11 +39,11 @@ if __name__ == "__main__":
 
 def test_chunks_that_went_elsewhere_are_computed_again(monkeypatch):
     """Whatever runs the tasks: what is not in its place is not taken for the values."""
-    from xarray_tensordict.tensors import dask_arrays
+    from xarray_tensordict._compat import dask as compat
 
     array = dask.array.arange(100, chunks=10)
-    monkeypatch.setattr(dask_arrays._Places, "__setitem__", lambda self, key, chunk: None)
-    (found,) = dask_arrays.compute_arrays([array])
+    monkeypatch.setattr(compat._Places, "__setitem__", lambda self, key, chunk: None)
+    (found,) = compat.compute_arrays([array])
     np.testing.assert_array_equal(found, np.arange(100))
 
 
@@ -69,7 +69,7 @@ class TestOut:
 
     @pytest.mark.parametrize("block", [8, 1 << 22])
     def test_an_expanded_tensor_is_refused(self, block, tmp_path, monkeypatch):
-        monkeypatch.setattr(block_reads, "BLOCK_BYTES", block)
+        monkeypatch.setattr(reading, "BLOCK_BYTES", block)
         ds = rows(np.arange(4.0))
         ds["a"].encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
         ds.to_zarr(tmp_path / "s.zarr", consolidated=False)

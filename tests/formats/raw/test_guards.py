@@ -15,9 +15,8 @@ import zarr
 from tensordict import PersistentTensorDict, TensorDict
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict.formats.hdf5 import raw as hdf5_raw
-from xarray_tensordict.formats.hdf5.files import open_source
-from xarray_tensordict.formats.hdf5.opened import OpenedDataset
+from xarray_tensordict.formats.hdf5.file import open_source
+from xarray_tensordict.formats.hdf5.opened import OpenedDataset, as_raw, place_of
 from xarray_tensordict.formats.raw import kept
 
 ARRAY = np.arange(24, dtype="f4").reshape(6, 4)
@@ -109,7 +108,7 @@ def test_writes_through_an_open_tensordict_of_hdf5_are_seen(tmp_path):
 
 def places(path: Path, name: str = "x"):
     with h5py.File(path, "r") as file:
-        return hdf5_raw.place_of(file, name, "f4", file[name].size * file[name].dtype.itemsize)
+        return place_of(file, name, "f4", file[name].size * file[name].dtype.itemsize)
 
 
 def test_the_place_of_a_contiguous_dataset_counts_the_userblock(tmp_path):
@@ -310,7 +309,7 @@ def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
     with h5py.File(path, "r") as file:
         source = open_source(file)
         linked = {
-            name: hdf5_raw.as_raw(source, OpenedDataset.of(source, file[name], name, {}), file[name], ARRAY.dtype, None)
+            name: as_raw(source, OpenedDataset.of(source, file[name], name, {}), file[name], ARRAY.dtype, None)
             for name in ("x", "first")
         }
         for number in range(3):
@@ -318,8 +317,7 @@ def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
                 with linked[name]._data.opened(0) as (fileno, offset):
                     assert os.path.samestat(os.fstat(fileno), os.stat(inside))
                     assert os.pread(fileno, ARRAY.nbytes, offset) == ARRAY.tobytes()
-            with source.locked() as base:
-                assert list(source.state(base).places) == ["first"]
+            assert list(source.state.places) == ["first"]
             with open(tmp_path / f"{number}", "wb") as taken:  # takes the descriptor of the file that HDF5 has closed
                 taken.write(b"0" * 4096)
 

@@ -1,12 +1,13 @@
-"""Append along a dim of an HDF5 file: datasets that can grow get longer, nested groups and texts too.
+"""Append rows along a dim of an HDF5 file, in place: datasets that can grow get longer, nested groups and texts too.
 
-The file is copied, the copy grows, and takes the place of the file when it is whole.
+The order keeps the old rows readable: marks with the old sizes, then the rows, then the records, and the marks go. HDF5
+writes metadata only where this module flushes. What a failed or killed append has left is taken back by its marks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,22 +17,30 @@ import h5py
 import numpy as np
 import xarray as xr
 
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, STACK_ATTR, UNBATCHED_NAME, batch_record, own_array_record
+from ...core.metadata import (
+    ARRAY_ATTR,
+    BATCH_ATTR,
+    INCOMPLETE_ATTR,
+    STACK_ATTR,
+    UNBATCHED_NAME,
+    batch_record,
+    own_array_record,
+)
 from ...core.model import GroupBatch, Inference, Key
-from ...core.unbatched_entry import with_values
+from ...core.objects import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...writing.append_checks import check_append
+from ...writing.blockwise import read_now
 from ...writing.plan import Source
 from ...writing.store_fit import fit
-from ...writing.stored_form import to_json
+from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
 from ..zarr.update import grown
-from ..zarr.write import read_now
-from .blocks import store_blocks
-from .dims import NON_COORD_PREFIX
-from .output import Hdf5Output
+from .attrs import NON_COORD_PREFIX, attached_scales
+from .file import check_not_written, release_readers
+from .output import Hdf5Output, Part, changed_in_place, store_blocks
 from .read import Hdf5Store
 
 
@@ -45,15 +54,16 @@ class Rows:
         Of the dataset in the file.
     where
         Where they go, by the axes of the dataset.
-    shape
-        The shape of the dataset afterwards.
+    before, after
+        The shape of the dataset, as the engine shows it.
     values
         As the dataset stores them, in memory or held by dask.
     """
 
     path: str
     where: tuple[slice, ...]
-    shape: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
     values: xr.Variable
 
 
@@ -63,8 +73,10 @@ class Append:
 
     Attributes
     ----------
-    prefix
-        The group that is appended to.
+    dim
+        The dim, as the Dataset calls it.
+    base
+        The path of the group that is appended to.
     rows
         Of datasets.
     texts
@@ -73,7 +85,8 @@ class Append:
         The batch of each group afterwards.
     """
 
-    prefix: Key
+    dim: str
+    base: str
     rows: list[Rows] = field(default_factory=list)
     texts: dict[str, xr.Variable] = field(default_factory=dict)
     batches: Mapping[Key, GroupBatch] = field(default_factory=dict)
@@ -86,8 +99,8 @@ class _There:
     where: str
 
 
-def plan_append(source: Source, path: Path, prefix: Key, dim: str) -> Append:
-    """Check new rows against a file, and encode them as it stores them.
+def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: bool = False) -> None:
+    """Append to a file, or leave the rows that it has.
 
     Raises
     ------
@@ -95,55 +108,92 @@ def plan_append(source: Source, path: Path, prefix: Key, dim: str) -> Append:
         Where there is no file.
     ValueError
         For rows that do not fit, and for datasets that cannot grow; the message says how to make some that can.
+    BlockingIOError
+        Where another process has the file open.
+    OSError
+        Where the disk is full.
     """
-    where = str(path) + (f", group {'/' + '/'.join(prefix)!r}" if prefix else "")
-    if not path.exists():
-        raise FileNotFoundError(f"{where}: there is no file to append to; write one first, with mode='w'")
-    store = Hdf5Store.open(path, root="/".join(prefix))
+    _check_there(path, prefix)
     try:
-        ds = open_flat(store, OpenOptions(nested=True))
-        there = _There(ds, infer_dataset(ds), where)
-        check_append(source, ds, dim, where)
-        added = int(source.flat.sizes[dim])
-        with h5py.File(path, "r") as file:
-            found = Append(prefix, batches=grown(there, dim, added))
-            for key, node in source.nodes.items():
-                for local, variable in node.variables.items():
-                    if dim in source.flat.variables[node.names[local]].dims:
-                        _plan_variable(found, there, file, (*key, local), node.names[local], variable, dim)
-            return found
+        with changed_in_place(path) as output:
+            take_back(output)
+            append = _planned(source, output.file, path, prefix, dim)
+            try:
+                _write(append, output, progress=progress)
+            except BaseException:
+                take_back(output)
+                raise
     finally:
-        store.close()
+        release_readers(path)  # those that were opened meanwhile would keep the file open for writing
 
 
-def _plan_variable(
-    found: Append, there: _There, file: h5py.File, key: Key, name: str, new: xr.Variable, dim: str
-) -> None:
-    old = there.ds.variables[name]
-    axis = old.dims.index(dim)
-    stop = old.shape[axis] + new.shape[axis]
-    shape = tuple(stop if number == axis else size for number, size in enumerate(old.shape))
-    dataset = _dataset(file, (*found.prefix, *key))
-    if dataset is None:
-        if f"{UNBATCHED_NAME}" not in file["/" + "/".join(found.prefix)]:
-            raise ValueError(f"{there.where}: {name!r} is a field of records, whose rows cannot be appended one by one")
-        found.texts["/".join(key)] = xr.Variable(old.dims, np.concatenate([old.values, new.values], axis), old.attrs)
-        return
-    _check_growing(dataset, shape, name, there.where, dim)
-    bare = SimpleNamespace(
-        attrs={
-            word: value for word, value in dataset.attrs.items() if isinstance(value, (str, bytes)) or _is_number(value)
-        },
-        dtype=_numpy_dtype(dataset),
-        metadata=SimpleNamespace(zarr_format=3),
+def check_rows(source: Source, path: Path, prefix: Key, dim: str) -> None:
+    """Check rows that are going to be appended later; raises as :func:`append_rows` does."""
+    _check_there(path, prefix)
+    check_not_written(path)
+    with h5py.File(path, "r") as file:
+        _planned(source, file, path, prefix, dim)
+
+
+def _where(path: Path, prefix: Key) -> str:
+    return str(path) + (f", group {'/' + '/'.join(prefix)!r}" if prefix else "")
+
+
+def _check_there(path: Path, prefix: Key) -> None:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{_where(path, prefix)}: there is no file to append to; write one first, with mode='w'"
+        )
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+def _planned(source: Source, file: h5py.File, path: Path, prefix: Key, dim: str) -> Append:
+    """Check new rows against an open file, and encode them as it stores them."""
+    where = _where(path, prefix)
+    store = Hdf5Store.open(file, root="/".join(prefix))
+    ds = open_flat(store, OpenOptions(nested=True))
+    there = _There(ds, infer_dataset(ds), where)
+    check_append(source, ds, dim, where)
+    found = Append(
+        dim, "/" + "/".join(prefix), batches=grown(there.inference.groups, {dim: int(source.flat.sizes[dim])})
     )
-    held = streamed(new)
-    renamed = xr.Variable(old.dims, held._data, held.attrs, fastpath=True)
-    fitted = fit(name, renamed, old, bare, there.where)  # type: ignore[arg-type]
-    order = own_array_record(bare.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
+    for key, node in source.nodes.items():
+        for local, variable in node.variables.items():
+            if dim in source.flat.variables[node.names[local]].dims:
+                _plan_variable(found, there, file, (*prefix, *key, local), node.names[local], variable)
+    return found
+
+
+def _plan_variable(found: Append, there: _There, file: h5py.File, key: Key, name: str, new: xr.Variable) -> None:
+    old = there.ds.variables[name]
+    axis = old.dims.index(found.dim)
+    dataset = _dataset(file, key)
+    if dataset is None:
+        if UNBATCHED_NAME not in file[found.base]:
+            raise ValueError(f"{there.where}: {name!r} is a field of records, whose rows cannot be appended one by one")
+        found.texts[name] = xr.Variable(old.dims, np.concatenate([old.values, new.values], axis), old.attrs)
+        return
+    order = own_array_record(dataset.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
     axes = [order.index(number) for number in range(new.ndim)]
-    region = tuple(slice(old.shape[a], stop) if a == axis else slice(0, old.shape[a]) for a in axes)
-    found.rows.append(Rows(dataset.name, region, tuple(shape[a] for a in axes), fitted))
+    before = tuple(old.shape[a] for a in axes)
+    after = tuple(old.shape[a] + (new.shape[a] if a == axis else 0) for a in axes)
+    _check_growing(dataset, after, name, there.where, found.dim)
+    # what the array of a zarr store is to `fit`
+    attrs = {
+        word: value for word, value in dataset.attrs.items() if isinstance(value, (str, bytes)) or _is_number(value)
+    }
+    dtype = np.dtype(object) if dataset.dtype.kind == "O" else np.dtype(dataset.dtype)
+    bare: Any = SimpleNamespace(attrs=attrs, dtype=dtype, metadata=SimpleNamespace(zarr_format=3))
+    held = streamed(new)
+    fitted = fit(name, xr.Variable(old.dims, held._data, held.attrs, fastpath=True), old, bare, there.where)
+    if fitted.dtype.kind == "O" and dtype.kind != "O" and not h5py.check_opaque_dtype(dataset.dtype):
+        raise TypeError(f"{there.where}: variable {name!r} holds Python objects, and the dataset there {dataset.dtype}")
+    where = tuple(
+        slice(old.shape[a], stop) if a == axis else slice(0, stop) for a, stop in zip(axes, after, strict=True)
+    )
+    found.rows.append(Rows(dataset.name, where, before, after, fitted))
 
 
 def _is_number(value: Any) -> bool:
@@ -160,16 +210,9 @@ def _dataset(file: h5py.File, key: Key) -> h5py.Dataset | None:
     return None
 
 
-def _numpy_dtype(dataset: h5py.Dataset) -> np.dtype[Any]:
-    """Of text and ragged rows, objects; of enums that are bools, bool."""
-    return np.dtype(object) if dataset.dtype.kind == "O" else np.dtype(dataset.dtype)
-
-
 def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, where: str, dim: str) -> None:
-    order = own_array_record(dataset.attrs.get(ARRAY_ATTR)).get("order") or list(range(len(shape)))
-    wanted = tuple(shape[order.index(number)] for number in range(len(shape)))
     if dataset.chunks is None or any(
-        most is not None and size > most for size, most in zip(wanted, dataset.maxshape, strict=True)
+        most is not None and size > most for size, most in zip(shape, dataset.maxshape, strict=True)
     ):
         raise ValueError(
             f"{where}: {name!r} cannot grow along {dim!r}: its shape {dataset.shape} is fixed (maxshape "
@@ -178,66 +221,51 @@ def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, whe
         )
 
 
-def write_append(append: Append, output: Hdf5Output, *, progress: bool = False) -> None:
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _write(append: Append, output: Hdf5Output, *, progress: bool) -> None:
     """Grow the datasets of a file that is open for writing, and make its records true."""
     file = output.file
-    base = file["/" + "/".join(append.prefix)]
-    sources, targets = [], []
+    targets = [(Part(output, file[rows.path], rows.where), rows) for rows in append.rows]
+    # a disk that is full has to say so while nothing has changed
+    output.room(sum(part.size(rows.values) for part, rows in targets), reserve=True)
+    _mark(append, file)
+    output.flush()
     for rows in append.rows:
-        dataset = file[rows.path]
-        _grow_scales(dataset, rows.shape)
-        dataset.resize(rows.shape)
-        if 0 in rows.values.shape:
-            continue
-        if rows.values.chunks is None:
-            dataset[rows.where] = _for_h5py(read_now(rows.values), dataset)
-            output.flush(dataset)
-        else:
-            sources.append(rows.values.data.map_blocks(_for_h5py, dataset.dtype, dtype=rows.values.dtype))
-            targets.append(_Part(dataset, rows.where))
-    store_blocks(sources, targets, progress=progress)
-    for target in targets:
-        output.flush(target.dataset)
+        for axis, scale in enumerate(_scales(file[rows.path])):
+            if scale is not None and scale.shape[0] < rows.after[axis]:
+                scale.resize((rows.after[axis],))
+        file[rows.path].resize(rows.after)
+    for part, rows in targets:
+        if rows.values.chunks is None and 0 not in rows.values.shape:
+            part[tuple(slice(0, size) for size in rows.values.shape)] = read_now(rows.values)
+    held = [(part, rows.values.data) for part, rows in targets if rows.values.chunks is not None]
+    store_blocks([data for _, data in held], [part for part, _ in held], progress=progress)
+    output.flush()
+    base = file[append.base]
     if append.texts:
-        _rewrite_texts(output, base, append.texts)
+        entry = base[UNBATCHED_NAME]
+        content = json.loads(entry[()])
+        for name, variable in append.texts.items():
+            content[name] = with_values(name, content[name], np.asarray(variable.values))
+        entry[()] = to_json(content, UNBATCHED_NAME)
     for key, batch in append.batches.items():
         _record(base["/".join(key)] if key else base, batch)
+    for dataset in _marked(file):
+        del dataset.attrs[INCOMPLETE_ATTR]
+    del file.attrs[INCOMPLETE_ATTR]
+    output.flush()
 
 
-class _Part:
-    """A part of a dataset, as a target for blocks."""
-
-    def __init__(self, dataset: h5py.Dataset, where: tuple[slice, ...]) -> None:
-        self.dataset = dataset
-        self._starts = tuple(part.start for part in where)
-
-    def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
-        moved = zip(region, self._starts, strict=True)
-        self.dataset[tuple(slice(part.start + start, part.stop + start) for part, start in moved)] = block
-
-
-def _for_h5py(values: np.ndarray[Any, Any], like: Any) -> np.ndarray[Any, Any]:
-    dtype = getattr(like, "dtype", like)
-    if h5py.check_opaque_dtype(dtype):
-        return values.astype(np.dtype(dtype.str)).astype(dtype)
-    return values.astype(object) if values.dtype.kind in "UT" and dtype.kind == "O" else values
-
-
-def _grow_scales(dataset: h5py.Dataset, shape: tuple[int, ...]) -> None:
-    """Dimensions of netCDF without a coordinate are datasets of their own, and as long as the dim."""
-    for axis, size in enumerate(shape):
-        for scale in dataset.dims[axis].values():
-            if scale.id != dataset.id and scale.ndim == 1 and scale.maxshape[0] is None and scale.shape[0] < size:
-                scale.resize((size,))
-
-
-def _rewrite_texts(output: Hdf5Output, base: h5py.Group, texts: Mapping[str, xr.Variable]) -> None:
-    entry = base[UNBATCHED_NAME]
-    content = json.loads(entry[()])
-    for path, variable in texts.items():
-        content[path] = with_values(content[path], np.asarray(variable.values))
-    entry[()] = to_json(content, UNBATCHED_NAME)
-    output.flush(entry)
+def _scales(dataset: h5py.Dataset) -> list[h5py.Dataset | None]:
+    """The netCDF dimension of each axis, where that has no coordinate; it is a dataset of its own, as long as the dim."""
+    found: list[h5py.Dataset | None] = []
+    for axis in range(dataset.ndim):
+        scales = attached_scales(dataset, axis)
+        free = [scale for scale in scales if scale != dataset and scale.ndim == 1 and scale.maxshape[0] is None]
+        found.append(free[-1] if free else None)
+    return found
 
 
 def _record(group: h5py.Group, batch: GroupBatch) -> None:
@@ -249,3 +277,41 @@ def _record(group: h5py.Group, batch: GroupBatch) -> None:
     for member in group.values():
         if isinstance(member, h5py.Dataset) and STACK_ATTR in member.attrs:
             member.attrs[STACK_ATTR] = list(batch.sizes)
+
+
+# -- marks -------------------------------------------------------------------------------------------------------------
+
+
+def _mark(append: Append, file: h5py.File) -> None:
+    """Mark the file, and each dataset that will grow with the shape that it has."""
+    file.attrs[INCOMPLETE_ATTR] = json.dumps({"kind": "append", "dim": append.dim, "group": append.base})
+    for rows in append.rows:
+        dataset = file[rows.path]
+        for axis, scale in enumerate(_scales(dataset)):
+            if scale is not None and INCOMPLETE_ATTR not in scale.attrs and rows.before[axis] != rows.after[axis]:
+                scale.attrs[INCOMPLETE_ATTR] = list(scale.shape)
+        dataset.attrs[INCOMPLETE_ATTR] = list(rows.before)
+
+
+def _marked(file: h5py.File) -> Iterator[h5py.Dataset]:
+    """The datasets with a mark."""
+    found: list[h5py.Dataset] = []
+
+    def look(_: str, member: Any) -> None:
+        if isinstance(member, h5py.Dataset) and h5py.h5a.exists(member.id, INCOMPLETE_ATTR.encode()):
+            found.append(member)
+
+    file.visititems(look)
+    yield from found
+
+
+def take_back(output: Hdf5Output) -> None:
+    """Cut what an append has left that failed or was killed: the rows that were there before stay."""
+    file = output.file
+    if INCOMPLETE_ATTR not in file.attrs:
+        return
+    for dataset in _marked(file):
+        dataset.resize(tuple(int(size) for size in dataset.attrs[INCOMPLETE_ATTR]))
+        del dataset.attrs[INCOMPLETE_ATTR]
+    del file.attrs[INCOMPLETE_ATTR]
+    output.flush()

@@ -15,7 +15,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
 from .attrs import UnreadableError, decode_text, reference_kind
-from .files import Hdf5Source
+from .file import Hdf5Source
 from .opened import OpenedDataset, VirtualSources
 
 _NETCDF_FILL = {
@@ -222,7 +222,7 @@ class Hdf5Array(BackendArray):
             try:
                 yield dataset
             finally:  # HDF5 may raise something else for the same reason
-                self._source.check_size(base)
+                self._source.check_size()
                 if self._virtual is not None:
                     self._virtual.check(f"{self._source.description}: {self._opened.path!r}")
 

@@ -1,18 +1,27 @@
-"""What a dataset of HDF5 was when its file was opened: a file that is opened again may be another one by then."""
+"""A dataset that was described when its file was opened: whether it is still that one, and where its bytes lie.
+
+A file that is opened again may be another one by then. A contiguous dataset of a type that numpy has lies in a local file
+as it is in memory, and is read without HDF5.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import h5py
 import numpy as np
+from xarray.backends.common import BackendArray
 
-from ..fingerprint import RemovedError, coding_of, replaced
+from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
+from ..raw.arrays import RawArray
+from ..raw.files import NotRawError, PlainFiles
 from .attrs import read_attributes
-from .files import Hdf5Source, file_name
+from .file import Hdf5Source, file_name
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,19 @@ class OpenedDataset:
     linked: bool
 
     @classmethod
-    def of(cls, source: Hdf5Source, dataset: Any, path: str, attrs: Mapping[str, Any] | None) -> OpenedDataset:
-        """Describe a dataset; `attrs` are those that it is read by, as :func:`read_attributes` gives them."""
-        shape = tuple(dataset.shape)
+    def of(
+        cls,
+        source: Hdf5Source,
+        dataset: Any,
+        path: str,
+        attrs: Mapping[str, Any] | None,
+        limits: tuple[int, ...] | None = None,
+    ) -> OpenedDataset:
+        """Describe a dataset; `attrs` are those that it is read by, as :func:`read_attributes` gives them.
+
+        `limits` is the shape that is shown, where that can be smaller.
+        """
+        shape = tuple(map(min, dataset.shape, limits or dataset.shape))
         grows = tuple(most is None or most > size for size, most in zip(shape, dataset.maxshape, strict=True))
         return cls(
             path,
@@ -62,7 +81,7 @@ class OpenedDataset:
         ReplacedError
             Where there is none, or what it holds would not be what was described.
         """
-        state = source.state(base)
+        state = source.state
         if not self.linked and (state.as_opened or self.path in state.fitting):
             return base[self.path]
         where = f"{source.description}: {self.path!r}"
@@ -76,19 +95,13 @@ class OpenedDataset:
         return dataset
 
     def _compare(self, dataset: Any, where: str, *, attributes: bool) -> None:
-        if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
-            raise replaced(where, f"{self.dtype} {list(self.shape)}", "no array")
-        shape, dtype = tuple(dataset.shape), _type_name(dataset.dtype)
-        fits = len(shape) == len(self.shape) and all(
-            found == size or (grows and found > size)
-            for found, size, grows in zip(shape, self.shape, self.grows, strict=True)
-        )
-        if not fits or dtype != self.dtype:
-            raise replaced(where, f"{self.dtype} {list(self.shape)}", f"{dtype} {list(shape)}")
-        if attributes and self.coding is not None:
-            coding = coding_of(read_attributes(dataset, (), []))
-            if coding != self.coding:
-                raise replaced(where, f"the attributes {self.coding}", coding)
+        now = None
+        if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
+            compared = attributes and self.coding is not None
+            means = {"attributes": coding_of(read_attributes(dataset, (), []))} if compared else {}
+            now = Fingerprint(_type_name(dataset.dtype), tuple(dataset.shape), means=means)
+        coding = {} if self.coding is None else {"attributes": self.coding}
+        Fingerprint(self.dtype, self.shape, self.grows, coding).compare(now, where)
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
@@ -158,3 +171,102 @@ def _where_is(name: str, file: str) -> str | None:
         os.path.join(folder.replace("${ORIGIN}", os.path.dirname(file)), each) for each in names for folder in folders
     ]
     return next((os.path.abspath(path) for path in candidates if os.path.isfile(path)), None)
+
+
+# -- bytes without HDF5 --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContiguousDataset(PlainFiles):
+    """The bytes of a contiguous dataset, read through the file that HDF5 has open.
+
+    So it is the file that was opened, even where another one has taken its name since; and as HDF5 lets nobody in this
+    process write to a file that it has open for reading alone, nothing waits in its buffers.
+    """
+
+    source: Hdf5Source
+    opened_as: OpenedDataset
+    dtype: str
+    size: int
+
+    def where(self, number: int) -> str:
+        return f"{self.source.description}: {self.opened_as.path!r}"
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[tuple[int, int]]:
+        with self.source.locked() as base:
+            place = self._known_place(base)
+            if place is None:
+                raise NotRawError(f"{self.where(number)} is to be read by HDF5")
+            fileno, offset = place
+        try:
+            found = os.fstat(fileno).st_size
+            if found < offset + self.size:
+                raise OSError(
+                    f"{self.where(number)}: expected {self.size} bytes from {offset} on, and the file ends at {found}. It "
+                    f"was truncated; restore it, or leave the variable out with drop_variables=[...]"
+                )
+            yield fileno, offset
+        finally:
+            os.close(fileno)
+
+    def _known_place(self, base: Any) -> tuple[int, int] | None:
+        """As `place_of`, looked up once while a file is open: what is contiguous and stored stays where it is."""
+        path, known = self.opened_as.path, self.source.state.places
+        if path in known:
+            fileno, offset = known[path]
+            return os.dup(fileno), offset
+        self.opened_as.find(self.source, base)
+        place = place_of(base, path, self.dtype, self.size)
+        if place is not None:
+            own = h5py.h5i.get_file_id(base.id).get_vfd_handle()
+            # a dataset behind an external link is in another file, which HDF5 closes again
+            if os.path.sameopenfile(place[0], own):
+                known[path] = own, place[1]
+        return place
+
+
+def as_raw(
+    source: Hdf5Source, opened: OpenedDataset, dataset: Any, dtype: Any, otherwise: BackendArray
+) -> RawArray | None:
+    """The dataset as an array that is read without HDF5; None where HDF5 has to convert, unpack or collect it.
+
+    Parameters
+    ----------
+    source, opened
+        The file, and what the dataset in it was when it was described.
+    dataset
+        The open dataset.
+    dtype
+        What its elements become.
+    otherwise
+        What reads it through HDF5: in a file that this process has open for writing, or where nothing is stored yet.
+    """
+    count = math.prod(dataset.shape)  # h5py asks HDF5 for `size` anew
+    if source.state.descriptor is None or dtype.kind not in "biufc" or not count:
+        return None
+    if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+        return None
+    found = dataset.dtype
+    if not dataset.id.get_type().equal(h5py.h5t.py_create(found)) or found.itemsize != dtype.itemsize:
+        return None
+    size = count * dtype.itemsize
+    return RawArray(ContiguousDataset(source, opened, dtype.str, size), dtype, tuple(dataset.shape), otherwise)
+
+
+def place_of(base: Any, path: str, dtype: str, size: int) -> tuple[int, int] | None:
+    """A copy of the file descriptor that HDF5 reads from, and where the bytes of the dataset begin.
+
+    None where they are not as in memory (numpy's `dtype`), not stored in one piece, or may wait in the buffers of HDF5.
+
+    It is copied while the dataset is open: behind an external link HDF5 closes the file with its last object.
+    """
+    dataset = h5py.h5d.open(base.id, path.encode())
+    file = h5py.h5i.get_file_id(dataset)
+    offset = dataset.get_offset()
+    # the intent is that of the file, not of this handle: it tells of all that this process has open
+    if offset is None or file.get_intent() != h5py.h5f.ACC_RDONLY or dataset.get_storage_size() != size:
+        return None
+    if not dataset.get_type().equal(h5py.h5t.py_create(np.dtype(dtype))):
+        return None
+    return os.dup(file.get_vfd_handle()), offset

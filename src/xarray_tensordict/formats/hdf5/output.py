@@ -1,65 +1,123 @@
-"""An HDF5 file that is written: no error of the disk is lost, and none takes the process down.
+"""HDF5 files that are written: room on the disk before HDF5 needs it, blocks of dask in their places, and one commit.
 
-HDF5 writes much of what it is given later, when a dataset is closed, where Python swallows what is raised, or the file.
-So writers flush what they have written. Metadata that the disk does not take makes HDF5 crash the process when the file
-is closed, or at exit, so there is room for it before it is flushed. A file that is given up is closed in memory.
+A file is created, or a copy of it is changed, beside its path and renamed when it is whole. An append alone changes the
+file itself, under HDF5's own lock. What goes into a file is decided in :mod:`.write` and :mod:`.append`.
 """
 
 from __future__ import annotations
 
-import io
+import math
 import os
-import re
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import dask.base
 import h5py
+import numpy as np
+import xarray as xr
+from dask.callbacks import Callback
+from dask.delayed import delayed
 
+from ..._compat.xarray import read
 from ...writing.disk_blocks import FULL, allocate
+from ...writing.replacing import replaced
+from ...writing.running import distributed_client, own_callbacks, progress_bar
+from ..fingerprint import identity_of
+from .file import lock_out_writers, open_for_changes
+
+Region = tuple[slice, ...]
 
 _SPARE = 2**16
 """Room for the metadata that HDF5 makes while it flushes."""
-
-_COPIED = 2**29
-"""How much of a file that is given up is taken into memory, where HDF5 reads its metadata again."""
-
-_REFUSED = re.compile(r"(?:file write failed|unable to extend file).*?errno = (\d+)", re.DOTALL)
-_limit_lock = threading.Lock()
+_HELD = 2**26
+"""How much HDF5 is given before it is flushed, so that what it does not need is not taken from the disk."""
+_PER_CHUNK = 256
+"""Room for the entry of a chunk in the index of chunks."""
 
 
 class Hdf5Output:
     """An HDF5 file that is open for writing.
 
-    Attributes
+    HDF5 writes much of what it is given later, and a disk that is full then can crash the process. So room is taken from
+    the disk first, which raises by name.
+
+    Parameters
     ----------
     file
         As h5py has it.
+    name
+        What messages call the file.
     """
 
-    def __init__(self, file: h5py.File, name: str | None, stream: _Stream | None) -> None:
+    def __init__(self, file: h5py.File, name: str) -> None:
         self.file = file
         self._name = name
-        self._stream = stream
-        self._allocated = 0
+        self._allocated = self._held = 0
+        self._flushed = self._size if os.name == "posix" else 0
 
-    def flush(self, dataset: h5py.Dataset | None = None) -> None:
-        """Write what HDF5 holds back, of a dataset that was written, or of all.
+    def put(self, dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> None:
+        """Write values to a region of a dataset, as its elements are."""
+        self.room_for(dataset, region, values)
+        row = h5py.check_vlen_dtype(dataset.dtype)
+        if isinstance(row, np.dtype):
+            # h5py takes rows of one length for an array with one more axis
+            rows: np.ndarray[Any, Any] = np.empty(values.shape, dataset.dtype)
+            rows.ravel()[:] = [np.asarray(item, row) for item in values.flat]
+            dataset.write_direct(rows, dest_sel=region)
+            return
+        if h5py.check_opaque_dtype(dataset.dtype):
+            values = values.astype(np.dtype(dataset.dtype.str)).astype(dataset.dtype)
+        elif values.dtype.kind in "UT" and dataset.dtype.kind == "O":
+            values = values.astype(object)
+        dataset[region] = values
+
+    def room_for(self, dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> None:
+        """Take room for values from the disk; see `room`."""
+        self.room(_bytes_of(dataset, region, values))
+
+    def room(self, size: int, *, reserve: bool = False) -> None:
+        """Take room for so many bytes from the disk.
+
+        Parameters
+        ----------
+        reserve
+            HDF5 will be given them later, and asks for room again.
 
         Raises
         ------
         OSError
-            Where the disk does not take it.
+            Where there is none; HDF5 has not been given anything by then.
         """
-        if self._stream is None and os.name == "posix":
-            if dataset is not None:
-                dataset.id.get_storage_size()  # chunks that HDF5 holds back get their places in the file
-            size = self._size + _SPARE
-            allocate(self._number, self._allocated, size, self._name)
-            self._allocated = max(self._allocated, size)
-        (self.file if dataset is None else dataset).flush()
+        if os.name != "posix":
+            return
+        if self._held > _HELD:
+            self._flush()
+        stop = max(self._size, self._flushed + self._held) + size + _SPARE
+        allocate(self._number, max(self._allocated, self._size), stop, self._name)
+        self._allocated, self._held = max(self._allocated, stop), self._held + (0 if reserve else size)
+
+    def flush(self) -> None:
+        """Write what HDF5 holds back."""
+        self.room(0)
+        self._flush()
+
+    def _flush(self) -> None:
+        self.file.flush()
+        self._held = 0
+        self._flushed = self._size if os.name == "posix" else 0
+
+    def close(self) -> None:
+        """Close the file, and give back the room that it has not used."""
+        try:
+            self.flush()
+            if self._allocated:
+                os.ftruncate(self._number, self._size)
+        finally:
+            self.file.close()
 
     @property
     def _size(self) -> int:
@@ -70,128 +128,268 @@ class Hdf5Output:
     def _number(self) -> int:
         return int(self.file.id.get_vfd_handle())
 
-    def close(self) -> None:
-        """Close the file, and give back the room it has not used."""
-        self.flush()
-        if self._allocated:
-            os.ftruncate(self._number, self._size)
-        self.file.close()
 
-    def give_up(self, *, is_full: bool) -> None:
-        """Close the file whatever happens; it is thrown away."""
-        with suppress(Exception):
-            if not is_full:
-                self.close()
-                return
-        with suppress(Exception), _no_limit_of_size():
-            if self._stream is not None:
-                self._stream.move_to_memory()
-            elif os.name == "posix":
-                _move_to_memory(self._number)
-            self.file.close()
-        with suppress(Exception):
-            self.file.close()
+def _bytes_of(dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> int:
+    """How much of the disk values can take: whole chunks, not compressed."""
+    longer = 0
+    if dataset.dtype.kind == "O":
+        longer = sum(64 + getattr(item, "nbytes", 4 * len(item)) for item in values.flat if item is not None)
+    if dataset.chunks is None:
+        whole = dataset.id.get_offset() is None  # nothing of it is stored yet
+        return longer + (math.prod(dataset.shape) * dataset.dtype.itemsize if whole else 0)
+    chunks = math.prod(
+        (part.stop - 1) // size - part.start // size + 1 for part, size in zip(region, dataset.chunks, strict=True)
+    )
+    return int(longer + chunks * (math.prod(dataset.chunks) * dataset.dtype.itemsize + _PER_CHUNK))
+
+
+class Part:
+    """A part of a dataset, as a target for blocks: ``part[region] = block``."""
+
+    def __init__(self, output: Hdf5Output, dataset: h5py.Dataset, where: Region | None = None) -> None:
+        self._output = output
+        self._dataset = dataset
+        self._starts = [0] * dataset.ndim if where is None else [part.start for part in where]
+
+    def size(self, values: xr.Variable) -> int:
+        """How much of the disk values can take that are to be written from the start on; texts of dask are not known."""
+        if 0 in values.shape:
+            return 0
+        known = np.empty(0, object) if values.chunks is not None else read(values)
+        return _bytes_of(self._dataset, self._moved(tuple(slice(0, size) for size in values.shape)), known)
+
+    def _moved(self, region: Region) -> Region:
+        moved = zip(region, self._starts, strict=True)
+        return tuple(slice(part.start + start, part.stop + start) for part, start in moved)
+
+    def __setitem__(self, region: Region, block: np.ndarray[Any, Any]) -> None:
+        self._output.put(self._dataset, self._moved(region), block)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def written(target: Any, mode: str, *, name: str | None = None, **options: Any) -> Iterator[Hdf5Output]:
-    """Open a file for writing, a path or a binary file object, and close it with all that is in it.
+def opened_file(path: Path, mode: str, name: str, **options: Any) -> Iterator[Hdf5Output]:
+    """Open a file for writing, and close it with all that is in it."""
+    with _named(name):
+        output = Hdf5Output(h5py.File(path, mode, **options), name)
+        try:
+            yield output
+        except BaseException:
+            with suppress(Exception):
+                output.close()
+            raise
+        output.close()
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Raise what the system has said to HDF5 with the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and error.filename is None:
+            raise OSError(error.errno, os.strerror(error.errno), name) from error
+        raise
+
+
+@contextmanager
+def written_beside(target: Path, *, copied: bool, exclusive: bool, **options: Any) -> Iterator[Hdf5Output]:
+    """A file beside `target` to write to, which takes its place when it is whole.
 
     Parameters
     ----------
-    name
-        What messages call it.
-    **options
-        For h5py.
+    copied
+        Begin with what is at `target`, and refuse to take its place where that has changed since.
+    exclusive
+        Refuse to take the place of anything.
 
     Raises
     ------
-    OSError
-        Where the disk does not take it; the file is not whole then.
+    FileExistsError, BlockingIOError
+        Where another writer came first; its file stays as it is.
     """
-    stream = _Stream(target) if hasattr(target, "write") else None
-    try:
-        output = Hdf5Output(h5py.File(target if stream is None else stream, mode, **options), name, stream)
-        try:
+    target = Path(os.path.realpath(target))
+    before = identity_of(target.stat()) if copied else None
+    with ExitStack() as committing, replaced(target) as beside:
+        if copied:
+            shutil.copy2(target, beside)
+        with opened_file(beside, "r+" if copied else "w", str(target), **options) as output:
             yield output
-            output.close()
-        except BaseException as error:
-            output.give_up(is_full=_refused(error, stream, name) is not None)
-            raise
-    except Exception as error:
-        refused = _refused(error, stream, name)
-        if refused is None or refused is error:
-            raise
-        raise refused from error
-
-
-def _refused(error: BaseException, stream: _Stream | None, name: str | None) -> BaseException | None:
-    """What the disk or the file object has said, where that is why HDF5 raised this error."""
-    if stream is not None and stream.error is not None:
-        return stream.error
-    if isinstance(error, OSError) and error.errno in FULL and error.filename is not None:
-        return error
-    found = _REFUSED.search(str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1])), name) if found is not None else None
-
-
-class _Stream:
-    """A file object as HDF5 needs it: it takes all of what it is given, also where it is not buffered."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.error: Exception | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, data: Any) -> None:
-        rest = memoryview(data).cast("B")
-        try:
-            while len(rest):
-                taken = self._stream.write(rest)
-                rest = rest[len(rest) if taken is None else taken :]
-        except Exception as error:
-            self.error = error  # HDF5 tells of an error, not always of this one
-            raise
-
-    def move_to_memory(self) -> None:
-        memory = io.BytesIO()
-        raw = getattr(self._stream, "raw", self._stream)  # what is buffered cannot be written any more
-        raw.seek(0)
-        memory.write(raw.read(_COPIED))
-        self._stream = memory
-
-
-def _move_to_memory(number: int) -> None:
-    """Make an open file one in memory, with the same content."""
-    with _memory() as memory:
-        done = 0
-        while done < _COPIED and (block := os.pread(number, 2**24, done)):
-            memory.write(block)
-            done += len(block)
-        memory.flush()
-        os.dup2(memory.fileno(), number, inheritable=False)
-
-
-def _memory() -> Any:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("hdf5"), "w+b")
-    return tempfile.TemporaryFile()
+        committing.enter_context(lock_out_writers(target))
+        if copied and (not target.exists() or identity_of(target.stat()) != before):
+            raise BlockingIOError(
+                f"{target}: another writer has changed the file since this one began, so nothing was written; try again"
+            )
+        if exclusive and target.exists():
+            raise FileExistsError(f"{target}: another writer has made this file, so nothing was written")
 
 
 @contextmanager
-def _no_limit_of_size() -> Iterator[None]:
-    """Lift the limit that ``ulimit -f`` sets, which holds for memory as well."""
-    if os.name != "posix":
-        yield
-        return
-    import resource
+def changed_in_place(target: Path) -> Iterator[Hdf5Output]:
+    """The file at `target` itself, open for writing and locked for all others; metadata is written by ``flush`` alone.
 
-    with _limit_lock:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    Raises
+    ------
+    ValueError, BlockingIOError
+        Where this process or another one has it open.
+    """
+    with _named(str(target)):
+        output = Hdf5Output(open_for_changes(target), str(target))
         try:
-            yield
+            config = output.file.id.get_mdc_config()
+            config.evictions_enabled = config.incr_mode = config.decr_mode = config.flash_incr_mode = 0
+            output.file.id.set_mdc_config(config)
+            yield output
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            output.close()
+
+
+def written_to(stream: Any, path: Path) -> None:
+    """Write the bytes of a file to a binary file object, also to one that takes them in parts."""
+    stream.seek(0)
+    stream.truncate()
+    with path.open("rb") as file:
+        while block := file.read(2**24):
+            rest = memoryview(block)
+            while len(rest):
+                taken = stream.write(rest)
+                rest = rest[len(rest) if taken is None else taken :]
+
+
+# -- blocks of dask ----------------------------------------------------------------------------------------------------
+
+
+def store_blocks(sources: Sequence[Any], targets: Sequence[Any], *, progress: bool = False) -> None:
+    """Compute dask arrays as one graph, and write each block to its place as it comes.
+
+    HDF5 has one writer. Whatever the scheduler, blocks are computed where it computes and come here, where each is
+    written as soon as it is there and then forgotten. Local schedulers start no more blocks than they have workers before
+    the ones that are done have been written; a cluster keeps finished blocks on its workers until they are fetched.
+
+    Parameters
+    ----------
+    sources
+        Dask arrays.
+    targets
+        What takes ``target[region] = block``, one for each source.
+    progress
+        Show a bar.
+    """
+    places: dict[str, tuple[Any, Region]] = {}
+    blocks: list[Any] = []
+    token = secrets.token_hex(8)
+    for source, target in zip(sources, targets, strict=True):
+        for block, region in zip(source.to_delayed(optimize_graph=False).ravel(), _regions(source), strict=True):
+            # a task of its own: its result belongs to nobody else, and can be forgotten
+            name = f"block-{token}-{len(blocks)}"
+            blocks.append(delayed(np.asarray)(block, dask_key_name=name))
+            places[name] = (target, region)
+    if not blocks:
+        return
+
+    def put(name: str, block: Any) -> None:
+        target, region = places.pop(name)
+        if block.size:
+            target[region] = block
+
+    client = distributed_client()
+    if client is not None:
+        _from_cluster(client, blocks, put, progress=progress)
+    else:
+        _from_local(list(places), blocks, put, progress=progress)
+    if places:
+        raise RuntimeError(
+            f"the scheduler of dask has not given {len(places)} of {len(blocks)} blocks; the file is not whole"
+        )
+
+
+def _regions(source: Any) -> Iterator[Region]:
+    """The place of each block, in the order of ``to_delayed().ravel()``."""
+    borders = [np.cumsum([0, *sizes]).tolist() for sizes in source.chunks]
+    for index in np.ndindex(*source.numblocks):
+        yield tuple(slice(border[part], border[part + 1]) for border, part in zip(borders, index, strict=True))
+
+
+class _Put(Callback):
+    """Writes a block when it is done; local schedulers call this in the thread that asked for the computation."""
+
+    def __init__(self, put: Callable[[str, Any], None], names: Iterable[str]) -> None:
+        self._put = put
+        self.left = set(names)
+        start: Any = super().__init__
+        start()
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
+        if key in self.left:
+            self._put(key, result)
+            self.left.remove(key)
+            state["cache"][key] = None
+
+
+def _from_local(names: list[str], blocks: list[Any], put: Callable[[str, Any], None], *, progress: bool) -> None:
+    compute: Any = dask.base.compute
+    written = _Put(put, names)
+    with own_callbacks(written, *([progress_bar()] if progress else [])) as called:
+        results = compute(*blocks, **called)
+    for name, block in zip(names, results, strict=True):
+        if name in written.left:  # by a scheduler of the caller, which does not call back
+            put(name, block)
+
+
+def _from_cluster(client: Any, blocks: list[Any], put: Callable[[str, Any], None], *, progress: bool) -> None:
+    import distributed
+
+    refuse_workers(delayed=False)
+    futures = client.compute(blocks)
+    count = len(futures)
+    iterate: Any = distributed.as_completed
+    done = iterate(futures)
+    try:
+        del futures
+        for future in _counted(done, count, shown=progress):
+            put(future.key, future.result())
+            future.release()
+    except BaseException:
+        client.cancel(list(done.futures))
+        raise
+
+
+def _counted(done: Iterable[Any], count: int, *, shown: bool) -> Iterable[Any]:
+    """With a bar where tqdm is installed."""
+    if not shown:
+        return done
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return done
+    bar: Iterable[Any] = tqdm(done, total=count, desc="writing", unit="block")
+    return bar
+
+
+def refuse_workers(*, delayed: bool) -> None:
+    """Raise on a worker of a cluster, and where a ``Delayed`` would run on one: the client alone writes the file.
+
+    Raises
+    ------
+    NotImplementedError
+        With the way out.
+    """
+    if delayed:
+        if distributed_client() is None:
+            return
+        what = "compute=False: a Delayed runs on a worker of the cluster"
+    else:
+        import distributed
+
+        worker_of: Any = distributed.get_worker
+        try:
+            worker_of()
+        except ValueError:
+            return
+        what = "ds.td.to_h5 was called on a worker of a dask cluster"
+    raise NotImplementedError(
+        f"{what}, and an HDF5 file has one writer, the client: pass compute=True there, or write with ds.td.to_zarr, "
+        f"which writes from all workers"
+    )

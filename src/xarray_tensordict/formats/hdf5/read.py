@@ -7,6 +7,7 @@ encodings here are those that xarray's h5netcdf engine gives.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,14 +17,23 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
+from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, own_array_record, parse_batch_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
 from .arrays import Hdf5Array
-from .attrs import UnreadableError, marker, read_attributes
-from .dims import NON_COORD_PREFIX, Scale, ScaleTable, identity, is_placeholder, is_scale
-from .files import Hdf5Source, open_source
+from .attrs import (
+    NON_COORD_PREFIX,
+    Scale,
+    ScaleTable,
+    UnreadableError,
+    identity,
+    is_placeholder,
+    is_scale,
+    marker,
+    read_attributes,
+)
+from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, is_record, read_array, read_field, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
@@ -244,6 +254,7 @@ class Hdf5Store:
         if record is not None:
             where = f"{self.description!r}, group {group_name((*self._root, *out.key))!r}"
             out.recorded = parse_batch_record(record, where)
+        out.incomplete = _unfinished(node)
         members = _list_members(node.obj, {identity(group) for group in node.chain})
         out.left_out += [LeftOut((*out.key, name), reason) for name, reason in members.left_out]
         if members.broken is not None:
@@ -333,6 +344,21 @@ class Hdf5Store:
             except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
                 continue
         return _Shared(numbers, members.types, tuple(scales))
+
+
+def _unfinished(node: _Node) -> str | None:
+    """What is told of an append to a group, or to one above it, that was killed or still runs."""
+    try:
+        mark = json.loads(marker(node.chain[0], INCOMPLETE_ATTR) or "null")
+        if mark is None or not f"{node.obj.name}/".startswith(f"{mark['group'].rstrip('/')}/"):
+            return None
+        dim = mark["dim"]
+    except (TypeError, ValueError, KeyError, AttributeError):  # of another version, or of another program
+        return None
+    return (
+        f"the file is not complete: an append along {dim!r} has not finished, and the rows from before it are shown. Unless "
+        f"it still runs, append the rows again with append_dim={dim!r}, which first takes back what it has left"
+    )
 
 
 def _can_change(file: Any) -> bool:

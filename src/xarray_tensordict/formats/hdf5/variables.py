@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, own_array_record
+from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, own_array_record
 from ...core.model import Key, LeftOut, StoredArray
 from ..raw.arrays import RawArray
 from .arrays import (
@@ -24,11 +24,9 @@ from .arrays import (
     fill_value,
     text_dtype,
 )
-from .attrs import UnreadableError, marker, read_attributes
-from .dims import Axis, Scale, ScaleTable, recorded_axes
-from .files import Hdf5Source, file_name
-from .opened import OpenedDataset, VirtualSources
-from .raw import as_raw
+from .attrs import Axis, Scale, ScaleTable, UnreadableError, marker, read_attributes, recorded_axes
+from .file import Hdf5Source, file_name
+from .opened import OpenedDataset, VirtualSources, as_raw
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
 _FILTERS = {1: "zlib", 2: "szip", 307: "bzip2", 32004: "blosc", 32015: "zstd"}
@@ -175,8 +173,11 @@ def _stored_array(
         for number, axis in enumerate(axes)
         if axis.name is not None and (number in grows if axis.scale is None else axis.scale.unlimited)
     )
+    before = marker(dataset, INCOMPLETE_ATTR)
+    if before is not None:  # rows behind these are those of an append that has not finished
+        shape = tuple(np.ravel(before).tolist())
     fill = fill_value(dataset, element, attrs, fields, netcdf=facts.netcdf) if shape != dataset.shape else None
-    opened = OpenedDataset.of(facts.source, dataset, path, None if fields else attrs)
+    opened = OpenedDataset.of(facts.source, dataset, path, None if fields else attrs, shape)
     virtual = VirtualSources.of(dataset, file_name(dataset)) if dataset.chunks is None else None
     data: Hdf5Array | RawArray = Hdf5Array(facts.source, opened, element, shape, fields, fill, virtual)
     if element.decoding is Decoding.NONE and not (element.axes or fields) and shape == dataset.shape:

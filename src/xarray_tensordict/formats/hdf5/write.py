@@ -1,14 +1,19 @@
 """The HDF5 writer: carry a :class:`~...writing.plan.WritePlan` out with h5py, or with xarray's h5netcdf engine.
 
 With ``layout="tensordict"`` the file holds nothing but the arrays that bare tensordict is to read, their dims as HDF5
-dimension labels; netCDF's placeholders for dims would be entries there. Blocks are written one after the other.
+dimension labels; netCDF's placeholders for dims would be entries there. Rows are appended by :mod:`.append`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import gt
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -16,22 +21,30 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import netcdf_group, past_cache
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
+from ..._compat.xarray import NetcdfWriter, past_cache
+from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key
-from ...core.unbatched_entry import encode_array
-from ...writing.encodings import hdf5_encoding
-from ...writing.packing import packed
-from ...writing.plan import GroupPlan, WritePlan
-from ...writing.stored_form import Stored, to_json
-from ..zarr.write import read_now
-from .blocks import store_blocks
-from .output import Hdf5Output
+from ...core.objects import jsonable, to_json
+from ...dataset.open import OpenOptions, open_flat
+from ...dataset.record import infer_dataset
+from ...writing.additions import plan_added
+from ...writing.blockwise import read_now
+from ...writing.encodings import storage_chunks
+from ...writing.plan import GroupPlan, Source, WritePlan, plan_write, unbatched_object
+from ...writing.stored_form import Layout, Stored
+from ...writing.streaming import stream_source
+from .append import append_rows, check_rows
+from .attrs import netcdf_attrs, stored_attribute, write_attrs
+from .file import check_not_written
+from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, written_beside, written_to
+from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
 _NETCDF_WORDS = ("zlib", "complevel", "chunksizes", "contiguous", "dtype")
 _H5PY_WORDS = ("shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset", "chunks")
 _KNOWN = frozenset((*_NETCDF_WORDS, *_H5PY_WORDS))
+_KEPT = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
+"""What a new dataset takes over from the one that a variable was read from."""
 
 
 @dataclass(frozen=True)
@@ -53,175 +66,146 @@ class Hdf5Options:
     progress: bool = False
 
 
-def write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
-    """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
-    file = output.file
-    pending: list[tuple[Any, h5py.Dataset]] = []
-    for key, group in plan.groups.items():
-        node = file.require_group("/" + "/".join((*prefix, *key)))
-        sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
-        write_attrs(node, group.attrs or {}, {})
-        for name, stored in group.stored.items():
-            if name in node:
-                del node[name]
-            asked = _dataset_options(name, stored, group, options)
-            output.flush(_write(node, name, stored, sizes, asked, group.node.unlimited, pending))
-    if plan.unbatched:
-        root = file.require_group("/" + "/".join(prefix))
-        text = to_json(_unbatched_object(plan, root), UNBATCHED_NAME)
-        output.flush(_write_json(root, UNBATCHED_NAME, text, {}, {}))
-    store_blocks([data for data, _ in pending], [dataset for _, dataset in pending], progress=options.progress)
-    for _, dataset in pending:
-        output.flush(dataset)
-    _record_batches(plan, file, prefix)
+def create_file(
+    source: Source,
+    path: Any,
+    options: Hdf5Options,
+    layout: Layout,
+    *,
+    mode: str | None,
+    prefix: Key,
+    compute: bool,
+    append_dim: str | None = None,
+) -> Any:
+    """Write an HDF5 file.
+
+    Parameters
+    ----------
+    mode
+        "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file, where
+        that is the root.
+    prefix
+        The group that becomes the root.
+    compute
+        False: check everything now, and return a ``Delayed`` that writes.
+    append_dim
+        Append along this dim, to the rows that are there.
+
+    Raises
+    ------
+    FileExistsError
+        With "w-" or "x" where there is a file.
+    ValueError
+        Where there is a folder, or a file that is no HDF5 file; where this process has the file open for writing.
+    """
+    stream_source(source)
+    write: Callable[[], None]
+    if hasattr(path, "write") and hasattr(path, "seek"):
+        write = partial(_into_object, _planned(source, layout, options), path, prefix, options)
+        return _run(write, compute=compute)
+    target = _target(path)
+    _check_target(target, mode)
+    if append_dim is not None:
+        if not compute:
+            check_rows(source, target, prefix, append_dim)
+        write = partial(append_rows, source, target, prefix, append_dim, progress=options.progress)
+        return _run(write, compute=compute)
+    check_not_written(target)
+    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
+    plan = _planned(source, layout, options, target if copied and mode == "a" else None, prefix)
+
+    def write_file() -> None:
+        # netCDF-4 wants members in the order in which they were made
+        order = {"track_order": True} if layout == "xarray" else {}
+        exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
+        with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
+            if copied and mode is None:
+                _remove_group(output.file, prefix, target)
+            _write_plan(plan, output, prefix, options, new=not copied)
+
+    return _run(write_file, compute=compute)
 
 
-def _record_batches(plan: WritePlan, file: h5py.File, prefix: Key) -> None:
-    for key, group in plan.groups.items():
-        if group.batch_record is not None:
-            file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
+def _run(write: Callable[[], None], *, compute: bool) -> Any:
+    if compute:
+        write()
+        return None
+    refuse_workers(delayed=True)
+    from dask.delayed import delayed
+
+    return delayed(write, pure=False)()
 
 
-def _unbatched_object(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
-    """The content of the entry ``_unbatched``: what is there, and what is new."""
-    there = root.get(UNBATCHED_NAME)
-    content = dict(json.loads(there[()])) if there is not None else {}
-    for path, (stored, role) in plan.unbatched.items():
-        dims = tuple(str(dim) for dim in stored.variable.dims)
-        attrs = {name: _jsonable(value) for name, value in stored.variable.attrs.items()}
-        torch_dtype = stored.record.get("torch_dtype")
-        content[path] = encode_array(
-            read_now(stored.variable), dims, attrs=json.loads(to_json(attrs, path)), role=role, torch_dtype=torch_dtype
-        )
-    if there is not None:
-        del root[UNBATCHED_NAME]
-    return content
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.item() if isinstance(value, np.generic) else value
-
-
-# -- one variable ------------------------------------------------------------------------------------------------------
-
-
-def _write(
-    node: h5py.Group,
-    name: str,
-    stored: Stored,
-    sizes: tuple[int, ...],
-    options: dict[str, Any],
-    unlimited: frozenset[str],
-    pending: list[tuple[Any, h5py.Dataset]],
-) -> h5py.Dataset:
-    if stored.form == "json" and not stored.variable.ndim:
-        return _write_scalar(node, name, stored)
-    variable, dtype = _for_h5py(stored)
-    if any(dim in unlimited for dim in variable.dims):
-        options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
-        options.setdefault("chunks", True)
-    if 0 in variable.shape and "maxshape" not in options:
-        options = {word: options[word] for word in ("dtype",) if word in options}
-    dtype = np.dtype(options.pop("dtype", dtype))
-    dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
-    try:
-        _fill(dataset, variable, pending)
-    except ValueError as error:
-        if "NULL" not in str(error):
-            raise
+def _target(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
+    local = os.fsdecode(path).removeprefix("file://")
+    if "://" in local:
         raise ValueError(
-            f"variable {name!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
-            "ds.td.to_zarr(), or "
-            f"remove the character"
-        ) from error
-    for axis, dim in enumerate(variable.dims):
-        dataset.dims[axis].label = str(dim)
-    record = dict(stored.record)
-    if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
-        record["bytes"] = True
-    write_attrs(dataset, stored.variable.attrs, record)
-    if stored.stack:
-        dataset.attrs[STACK_ATTR] = list(sizes)
-    return dataset
+            f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL"
+        )
+    return Path(os.path.abspath(os.path.expanduser(local)))
 
 
-def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
-    """The variable with values that h5py takes, and the dtype of the dataset."""
-    variable = stored.variable
-    if stored.form == "json":
-        values = np.array(stored.payload)
-        dtype: np.dtype[Any] = h5py.opaque_dtype(values.dtype)
-        return xr.Variable(variable.dims, values.astype(dtype)), dtype
-    if stored.form == "ragged":
-        first = next((row for row in variable.values.flat if isinstance(row, np.ndarray)), np.empty(0))
-        return variable, h5py.vlen_dtype(first.dtype)
-    if variable.dtype.kind in "UTO":
-        data: Any = variable.data.astype(object) if variable.chunks is not None else read_now(variable).astype(object)
-        return xr.Variable(variable.dims, data, fastpath=True), h5py.string_dtype()
-    return variable, variable.dtype
+def _check_target(target: Path, mode: str | None) -> None:
+    if mode in {"w-", "x"} and target.exists():
+        raise FileExistsError(
+            f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
+        )
+    if target.is_dir():
+        raise ValueError(
+            f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
+        )
+    if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
+        does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
+        with target.open("rb") as file:
+            start = file.read(8)
+        raise ValueError(
+            f"{target}: mode={mode or 'w'!r} {does}, and this is none (it starts with {start!r}); choose another path, or "
+            "delete the file first"
+        )
 
 
-def _fill(dataset: h5py.Dataset, variable: xr.Variable, pending: list[tuple[Any, h5py.Dataset]]) -> None:
-    if 0 in variable.shape:
-        return
-    if variable.chunks is not None:
-        pending.append((variable.data, dataset))
-        return
-    dataset[...] = past_cache(variable).values
+def _planned(
+    source: Source, layout: Layout, options: Hdf5Options, added_to: Path | None = None, prefix: Key = ()
+) -> WritePlan:
+    """The plan for a new file, or for variables that are added to a group of one, whose batch stays as it is.
+
+    Raises
+    ------
+    ValueError
+        For dims that have another size there.
+    TypeError
+        For attributes that neither HDF5 nor JSON holds.
+    """
+    store = None
+    if added_to is not None:
+        with h5py.File(added_to, "r") as file:
+            if not prefix or "/".join(prefix) in file:
+                store = Hdf5Store.open(added_to, root="/".join(prefix))
+    if store is None:
+        plan = plan_write(source, layout, "hdf5", encoding=options.encoding)
+    else:
+        try:
+            old = open_flat(store, OpenOptions(nested=True))
+            names = [str(name) for name in source.flat.variables]
+            plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5", options.encoding)
+            growing = old.encoding.get("unlimited_dims", ())
+            for group in plan.groups.values():
+                group.node.unlimited |= {
+                    str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing
+                }
+            if not store.has_tensordict_marker and old.variables:
+                # what others wrote there need not lead with the batch: no record says that it does
+                for group in plan.groups.values():
+                    group.batch_record = None
+        finally:
+            store.close()
+    _check_attrs(plan)
+    return plan
 
 
-def _write_scalar(node: h5py.Group, name: str, stored: Stored) -> h5py.Dataset:
-    value = stored.payload
-    if isinstance(value, str) and "\0" not in value:
-        dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
-        dataset.attrs[STR_ATTR] = True
-        write_attrs(dataset, stored.variable.attrs, stored.record)
-        return dataset
-    return _write_json(node, name, to_json(value, name), stored.variable.attrs, stored.record)
-
-
-def _write_json(
-    node: h5py.Group, name: str, text: str, attrs: Mapping[str, Any], record: Mapping[str, Any]
-) -> h5py.Dataset:
-    dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
-    dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
-    write_attrs(dataset, attrs, dict(record))
-    return dataset
-
-
-def write_attrs(obj: Any, attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> None:
-    """Write attributes, and in the record those that HDF5 would give back changed (``[1]`` as ``1``, None, dicts)."""
-    record = dict(record)
-    for name, value in attrs.items():
-        fits = _attribute(value)
-        if fits is not None:
-            obj.attrs[str(name)] = fits
-        else:
-            record.setdefault("attrs", {})[str(name)] = _jsonable(value)
-    if record:
-        obj.attrs[ARRAY_ATTR] = json.dumps(record)
-
-
-def _attribute(value: Any) -> Any:
-    """An attribute as h5py takes it, None where HDF5 does not give it back as it was."""
-    if isinstance(value, str):
-        return None if not value or "\0" in value else value
-    if isinstance(value, bool | int | float | np.bool_ | np.number):
-        return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else None
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.ndim == 1 and value.size > 1:
-        return value
-    if isinstance(value, list) and len(value) > 1:
-        types = {type(item) for item in value}
-        if types == {str} and not any("\0" in item for item in value):
-            return np.array(value, dtype=h5py.string_dtype())
-        if len(types) == 1 and types <= {int, float}:
-            return np.array(value)
-    return None
-
-
-def check_attrs(plan: WritePlan) -> None:
+def _check_attrs(plan: WritePlan) -> None:
     """Raise for attributes that neither HDF5 nor JSON holds."""
     for key, group in plan.groups.items():
         where = f"group {'/' + '/'.join(key)!r}"
@@ -231,23 +215,188 @@ def check_attrs(plan: WritePlan) -> None:
             for name, value in attrs.items():
                 if not str(name):
                     raise ValueError(f"{owner} has an attribute whose name is empty, which HDF5 cannot hold; rename it")
-                if _attribute(value) is None:
-                    to_json_attribute(owner, name, value)
+                try:
+                    if stored_attribute(value) is None:
+                        json.dumps(jsonable(value))
+                except (TypeError, ValueError) as error:
+                    raise TypeError(
+                        f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); "
+                        f"convert it to a number, a string or a list"
+                    ) from error
 
 
-def to_json_attribute(owner: str, name: Any, value: Any) -> None:
-    """Raise where an attribute is no JSON either."""
+def _remove_group(file: h5py.File, prefix: Key, target: Path) -> None:
+    path = "/".join(prefix)
+    if path in file:
+        if not isinstance(file[path], h5py.Group):
+            raise ValueError(f"{target}: {path!r} is an array there, no group; choose another group=, or pass mode='w'")
+        del file[path]
+
+
+def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file.h5"
+        with opened_file(path, "w", getattr(stream, "name", None) or repr(stream)) as output:
+            _write_plan(plan, output, prefix, options, new=True)
+        written_to(stream, path)
+
+
+def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+    if plan.layout == "xarray":
+        _write_netcdf(plan, output, prefix, options, new=new)
+    else:
+        _write_with_h5py(plan, output, prefix, options)
+    for key, group in plan.groups.items():
+        if group.batch_record is not None:
+            output.file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
+
+
+# -- layout="tensordict" -----------------------------------------------------------------------------------------------
+
+
+def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
+    """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
+    pending: list[tuple[Any, Part]] = []
+    for key, group in plan.groups.items():
+        node = output.file.require_group("/" + "/".join((*prefix, *key)))
+        write_attrs(node, group.attrs or {}, {})
+        for name, stored in group.stored.items():
+            if name in node:
+                del node[name]
+            pending += _write(output, node, name, stored, group, _dataset_options(name, stored, group, options))
+    if plan.unbatched:
+        root = output.file.require_group("/" + "/".join(prefix))
+        text = to_json(_merged_unbatched(plan, root), UNBATCHED_NAME)
+        _write_json(output, root, UNBATCHED_NAME, text)
+    store_blocks([data for data, _ in pending], [part for _, part in pending], progress=options.progress)
+
+
+def _merged_unbatched(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
+    """The content of the entry ``_unbatched``: what is there, and what is new."""
+    there = root.get(UNBATCHED_NAME)
+    content = dict(json.loads(there[()])) if there is not None else {}
+    content |= unbatched_object(plan)
+    if there is not None:
+        del root[UNBATCHED_NAME]
+    return content
+
+
+def _write(
+    output: Hdf5Output, node: h5py.Group, name: str, stored: Stored, group: GroupPlan, options: dict[str, Any]
+) -> list[tuple[Any, Part]]:
+    """Write one variable; what dask holds is returned, with its place."""
+    sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
+    full = group.node.names[name]
+    if stored.form == "json" and not stored.variable.ndim:
+        _write_scalar(output, node, name, stored)
+        return []
+    variable, dtype = _for_h5py(stored)
+    dtype = np.dtype(options.pop("dtype", dtype))
+    unlimited = group.node.unlimited
+    if any(dim in unlimited for dim in variable.dims):
+        options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
+        options.setdefault("chunks", True)
+    elif 0 in variable.shape:
+        options = {}
     try:
-        json.dumps(_jsonable(value))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); convert "
-            "it to a "
-            f"number, a string or a list"
+        dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
+    except (ValueError, TypeError, OSError) as error:
+        raise type(error)(f"variable {full!r}: HDF5 cannot store {dtype} with {options} ({error})") from error
+    record = dict(stored.record)
+    if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
+        record["bytes"] = True
+    write_attrs(dataset, stored.variable.attrs, record)
+    for axis, dim in enumerate(variable.dims):
+        dataset.dims[axis].label = str(dim)
+    if stored.stack:
+        dataset.attrs[STACK_ATTR] = list(sizes)
+    if 0 in variable.shape:
+        return []
+    if variable.chunks is not None:
+        return [(variable.data, Part(output, dataset))]
+    try:
+        Part(output, dataset)[tuple(slice(0, size) for size in variable.shape)] = past_cache(variable).values
+    except ValueError as error:
+        if "NULL" not in str(error):
+            raise
+        raise ValueError(
+            f"variable {full!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
+            f"ds.td.to_zarr(), or remove the character"
         ) from error
+    return []
 
 
-# -- options of h5py.Group.create_dataset ------------------------------------------------------------------------------
+def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
+    """The variable with values that h5py takes, and the dtype of the dataset."""
+    variable = stored.variable
+    if stored.form == "json":
+        values = np.array(stored.payload)
+        return xr.Variable(variable.dims, values), h5py.opaque_dtype(values.dtype)
+    if stored.form == "ragged":
+        first = next((row for row in variable.values.flat if isinstance(row, np.ndarray)), np.empty(0))
+        return variable, h5py.vlen_dtype(first.dtype)
+    if variable.dtype.kind in "UTO":
+        data: Any = variable.data.astype(object) if variable.chunks is not None else read_now(variable).astype(object)
+        return xr.Variable(variable.dims, data, fastpath=True), h5py.string_dtype()
+    return variable, variable.dtype
+
+
+def _write_scalar(output: Hdf5Output, node: h5py.Group, name: str, stored: Stored) -> None:
+    value = stored.payload
+    if not isinstance(value, str) or "\0" in value:
+        _write_json(output, node, name, to_json(value, name), stored.variable.attrs, stored.record)
+        return
+    output.room(4 * len(value))
+    dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
+    dataset.attrs[STR_ATTR] = True
+    write_attrs(dataset, stored.variable.attrs, stored.record)
+
+
+def _write_json(
+    output: Hdf5Output,
+    node: h5py.Group,
+    name: str,
+    text: str,
+    attrs: Mapping[str, Any] | None = None,
+    record: Mapping[str, Any] | None = None,
+) -> None:
+    output.room(4 * len(text))
+    dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
+    dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
+    write_attrs(dataset, attrs or {}, record or {})
+
+
+# -- how a dataset is stored -------------------------------------------------------------------------------------------
+
+
+def _encoding_of(variable: xr.Variable, options: Hdf5Options, unlimited: frozenset[str]) -> dict[str, Any]:
+    """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
+    encoding = {word: variable.encoding[word] for word in _KEPT if variable.encoding.get(word)}
+    compression = encoding.get("compression")
+    plugin = isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))
+    # filters of numbers do not take texts and rows of any length, and plugins come and go
+    if variable.dtype.kind in "UTO" or not (plugin or compression in (None, "gzip", "lzf")):
+        encoding = {}
+    chunks = _chunks(variable, options.chunks, unlimited)
+    return encoding if chunks is None else {**encoding, "chunksizes": chunks}
+
+
+def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozenset[str]) -> tuple[int, ...] | None:
+    """The chunks that are asked for, or that a variable had; only dims that can grow have larger ones than they are."""
+    dims, found = [str(dim) for dim in variable.dims], storage_chunks(variable)
+    if any(dim in asked for dim in dims):
+        own = [max(parts) for parts in variable.chunks] if variable.chunks is not None else variable.shape
+        wanted = [asked.get(dim, size) for dim, size in zip(dims, own, strict=True)]
+    elif found is not None:
+        wanted = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
+    else:
+        return None
+    if 0 in variable.shape and not unlimited & set(dims):
+        return None
+    sizes = zip(dims, wanted, variable.shape, strict=True)
+    return tuple(
+        max(1, full if size == -1 else size if dim in unlimited else min(size, full)) for dim, size, full in sizes
+    )
 
 
 def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5Options) -> dict[str, Any]:
@@ -258,9 +407,9 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
             f"unexpected encoding parameters for {group.node.names[name]!r}: {unknown}; layout='tensordict' knows "
             f"{sorted(_KNOWN)}"
         )
-    variable = stored.variable
-    inherited = hdf5_encoding(variable, chunks=options.chunks, keep_cf=False)
-    return h5py_options({**inherited, **asked}) if variable.ndim else {}
+    if not stored.variable.ndim:
+        return {}
+    return h5py_options({**_encoding_of(stored.variable, options, group.node.unlimited), **asked})
 
 
 def h5py_options(encoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,65 +434,40 @@ def h5py_options(encoding: Mapping[str, Any]) -> dict[str, Any]:
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
 
 
-def write_with_xarray(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
-    for number, (key, group) in enumerate(plan.groups.items()):
-        ds = _netcdf_dataset(group, options)
-        explicit = {
-            name: {**ds.variables[name].encoding, **options.encoding[group.node.names[name]]}
-            for name in group.stored
-            if group.node.names[name] in options.encoding
-        }
-        with netcdf_group(
-            ds,
-            output.file,
-            output.flush,
-            new=new and not number,
-            group="/".join((*prefix, *key)) or None,
-            encoding=explicit,
-            unlimited_dims=sorted(group.node.unlimited & set(map(str, ds.dims))),
-        ) as (sources, targets):
-            store_blocks(sources, targets, progress=options.progress)
-            for target in targets:
-                output.flush(target.dataset)
-    _record_batches(plan, output.file, prefix)
+    with NetcdfWriter(output.file, output.room_for, new=new) as writer:
+        for key, group in plan.groups.items():
+            ds = _netcdf_dataset(group, options)
+            explicit = {}
+            for name, variable in ds.variables.items():
+                asked = options.encoding.get(group.node.names[str(name)], {})
+                # xarray drops chunks that are larger than the dim unless they are asked for
+                if asked or any(map(gt, variable.encoding.get("chunksizes", ()), variable.shape)):
+                    explicit[str(name)] = {**variable.encoding, **asked}
+            unlimited = sorted(group.node.unlimited & set(map(str, ds.dims)))
+            writer.write(ds, "/".join((*prefix, *key)) or None, explicit, unlimited)
+        store_blocks(writer.sources, writer.targets, progress=options.progress)
 
 
 def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
-        attrs = _netcdf_attrs(stored.variable.attrs, stored.record)
+        attrs = netcdf_attrs(stored.variable.attrs, stored.record)
         if stored.form == "json":
             attrs[NON_TENSOR_ATTR] = _JSON_MARK
             variables[name] = xr.Variable((), to_json(stored.payload, name), attrs, {"coordinates": None})
         elif stored.form == "ragged":
             raise TypeError(
                 f"variable {group.node.names[name]!r} holds one array for each element, which xarray cannot write; "
-                "write it with "
-                f"layout='tensordict', or pad the rows, or drop it"
+                f"write it with layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            full = group.node.names[name]
-            encoding = hdf5_encoding(stored.variable, chunks=options.chunks, keep_cf=True)
-            variable = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
-            variables[name], variables[name].encoding = packed(full, variable, encoding, options.encoding.get(full, {}))
+            cut = _encoding_of(stored.variable, options, group.node.unlimited) if stored.variable.ndim else {}
+            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+            variables[name].encoding = {**cut, **stored.encoding}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}
     own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs=_netcdf_attrs(group.attrs or {}, {}))
-
-
-def _netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that netCDF holds, and the record, with those that it gives back changed or does not hold at all."""
-    plain: dict[str, Any] = {}
-    record = dict(record)
-    for name, value in attrs.items():
-        changed = _attribute(value) is None or isinstance(value, bool | np.bool_ | complex)
-        if changed:
-            record.setdefault("attrs", {})[str(name)] = _jsonable(value)
-        if not changed or (isinstance(value, str | list | np.ndarray) and np.asarray(value).dtype.kind in "iufU"):
-            plain[str(name)] = value
-    if record:
-        plain[ARRAY_ATTR] = json.dumps(record)
-    return plain
+    return xr.Dataset(data, coords=own, attrs=netcdf_attrs(group.attrs or {}, {}))

@@ -1,7 +1,7 @@
-"""Where the bytes of a memory-mapped tensordict lie: in the files of a folder, or in the entries of a ``.tdz`` archive.
+"""Where a memory-mapped tensordict lies: in a folder (``pathlib.Path``), or in a ``.tdz`` archive (``zipfile.Path``).
 
-How they are copied out is the business of :mod:`..raw.files`. What is handed out holds paths and sizes only, so it
-pickles small, and works in other processes and from many threads.
+Nothing stays open. The bytes of arrays (:class:`FileBytes`, :class:`CompressedMember`) hold paths and sizes only, so they
+pickle small, and are read in other processes and from many threads.
 """
 
 from __future__ import annotations
@@ -13,109 +13,177 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ...core.model import Key
 from ..fingerprint import Described, Entry
 from ..raw.files import Buffer, Bytes, Places, PlainFiles, open_file
 from ..raw.kept import Kept
 
+Location = Path | zipfile.Path
+
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
-_PIECE = 2**24
-# zlib, bz2 and lzma raise errors of their own, zipfile some others (RuntimeError: encrypted)
+# zlib, lzma and struct raise errors of their own, zipfile some others (RuntimeError: encrypted)
 _ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    KeyError,
-    zlib.error,
-    lzma.LZMAError,
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, KeyError),
+    *(struct.error, zlib.error, lzma.LZMAError),
 )
+_UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
 
 
-class Files(Protocol):
-    """The files of one memory-mapped tensordict; a path is a tuple of its parts below the root."""
+def file_stem(key: str) -> str:
+    """How tensordict calls the file (or folder) of a key.
 
-    def where(self, path: Key) -> str:
-        """How messages call a file or folder."""
-
-    def names(self, folder: Key) -> AbstractSet[str]:
-        """The names of what is in a folder; empty where there is no such folder."""
-
-    def read(self, path: Key) -> bytes | None:
-        """A small file as a whole; None where there is none."""
-
-    def described(self, path: Key) -> Described | None:
-        """A JSON file that describes arrays; None where there is none."""
-
-    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
-        """The bytes of an array; `size` is how many there have to be and `what` says why, ``"float32 [4, 3]"``.
-
-        `entry` tells whether the metadata still say so.
-        """
+    Examples
+    --------
+    >>> file_stem("wind speed/10m"), file_stem(".."), file_stem("")
+    ('wind%20speed%2F10m', '%2E%2E', '%')
+    """
+    if not key:
+        return "%"
+    if key in (".", ".."):
+        return "%2E" * len(key)
+    return "".join(f"%{ord(char):02X}" if char in _UNSAFE else char for char in key)
 
 
-# -- a folder ----------------------------------------------------------------------------------------------------------
+def stem_in(folder: Location, key: str, suffix: str) -> str:
+    """The encoded name of a key, or the bare one that older versions wrote, if only that is in the folder."""
+    stem = file_stem(key)
+    is_safe = key not in ("", ".", "..") and not {"/", "\\", "\0"} & set(key)
+    if is_safe and key != stem and not (folder / f"{stem}{suffix}").exists() and (folder / f"{key}{suffix}").exists():
+        return key
+    return stem
 
 
-class FolderFiles:
-    """The files in a folder and those below it."""
+@contextmanager
+def root_of(path: str) -> Iterator[Location]:
+    """The root of a folder, or of an archive, which is open meanwhile.
 
-    def __init__(self, root: str) -> None:
-        self._root = os.path.abspath(root)
-
-    def where(self, path: Key) -> str:
-        return os.path.join(self._root, *path)
-
-    def names(self, folder: Key) -> AbstractSet[str]:
-        try:
-            return set(os.listdir(self.where(folder)))
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
-
-    def read(self, path: Key) -> bytes | None:
-        try:
-            with open(self.where(path), "rb") as file:
-                return file.read()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-
-    def described(self, path: Key) -> Described | None:
-        where = self.where(path)
-        try:
-            return Described(where, partial(_json_in, where), os.stat(where))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
-        return FileBytes(self.where(path), size, what, entry)
+    Raises
+    ------
+    ValueError
+        For an archive that is damaged.
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        yield Path(path)
+        return
+    try:
+        archive = zipfile.ZipFile(path)
+    except _ZIP_ERRORS as error:
+        raise ValueError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
+    with archive:
+        nameless = [name for name in archive.namelist() if "" in name.removesuffix("/").split("/")]
+        if nameless:
+            raise ValueError(f"{path}: expected a .tdz archive, found one with the path {nameless[0]!r} in it")
+        yield zipfile.Path(archive)
 
 
-def _json_in(path: str) -> Any:
-    with open(path, "rb") as file:
-        return json.loads(file.read())
+def read_small(file: Location) -> bytes:
+    """The bytes of a file that is no array.
+
+    Raises
+    ------
+    ValueError
+        Where it cannot be read from its archive.
+    """
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except _ZIP_ERRORS as error:
+        raise ValueError(f"{file}: it cannot be read: {error}") from error
+
+
+def read_json(file: Location) -> tuple[Any, Described]:
+    """A JSON document, and what tells later whether it still says so.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is none.
+    ValueError
+        Where it is no JSON.
+    """
+    if isinstance(file, Path):
+        status = os.stat(file)
+        return _json_in(file), Described(str(file), partial(_json_in, file), status)
+    archive = str(file.root.filename)
+    return _json_in(file), Described(archive, partial(_json_in_archive, archive, file.at), os.stat(archive))
+
+
+def _json_in(file: Location) -> Any:
+    """A JSON document; in an archive with the places of the tensors that it describes."""
+    text = read_small(file)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file}: it is no JSON ({error}); it is damaged, or not of tensordict") from error
+    if isinstance(file, zipfile.Path) and isinstance(document, dict):
+        folder: Any = file.parent
+        for key, entry in document.items():
+            if isinstance(entry, dict) and "dtype" in entry:
+                entry["_place"] = _place(folder / f"{stem_in(folder, key, '.memmap')}.memmap")
+    return document
+
+
+def _json_in_archive(path: str, name: str) -> Any:
+    with root_of(path) as root:
+        if not (root / name).exists():
+            raise ValueError(f"there is no {name} in it")
+        return _json_in(root / name)
+
+
+def _place(member: zipfile.Path) -> list[int]:
+    """From where to where in its archive the bytes of a file lie, behind a header of its own; nothing if compressed."""
+    info = member.root.NameToInfo.get(member.at)
+    if info is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        return []
+    with open_file(str(member.root.filename)) as fileno:
+        header = os.pread(fileno, _LOCAL_HEADER.size, info.header_offset)
+    *_, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+    return [start, start + info.file_size]
+
+
+def bytes_of(file: Location, size: int, what: str, entry: Entry) -> Bytes:
+    """The bytes of an array.
+
+    Parameters
+    ----------
+    size, what
+        How many there have to be and why: ``"float32 [4, 3]"``.
+    entry
+        What the metadata said of the array, and tells whether they still do.
+    """
+    if isinstance(file, Path) or not size:  # of an array without elements there is no file
+        return FileBytes(str(file), size, what, entry)
+    archive, place = str(file.root.filename), entry.said[2:]
+    if not place:
+        return CompressedMember(archive, file.at, size, what, entry)
+    start, stop = place
+    return FileBytes(archive, size, what, entry, start, stop, file.at)
 
 
 @dataclass(frozen=True)
 class FileBytes(PlainFiles):
-    """A file that holds the bytes of one array, from `offset` on."""
+    """The bytes of one array: a file, or its part from `offset` to `stop`, which is the member `name` of an archive."""
 
     path: str
     size: int
     what: str
     entry: Entry
     offset: int = 0
+    stop: int | None = None
+    name: str = ""
 
     def where(self, number: int) -> str:
-        return self.path
+        return os.path.join(self.path, self.name) if self.name else self.path
 
     def place(self, number: int) -> tuple[str, int]:
         return self.path, self.offset
@@ -124,8 +192,10 @@ class FileBytes(PlainFiles):
     def opened(self, number: int) -> Iterator[tuple[int, int]]:
         with open_file(self.path) as fileno:
             # after the file is opened: what is renamed in between is seen
-            self.entry.check(self.path)
-            _check_size(self.path, self.what, self.size, os.fstat(fileno).st_size - self.offset)
+            self.entry.check(self.where(number))
+            end = os.fstat(fileno).st_size
+            held = (end if self.stop is None else min(self.stop, end)) - self.offset
+            _check_size(self.where(number), self.what, self.size, held)
             yield fileno, self.offset
 
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
@@ -136,125 +206,17 @@ class FileBytes(PlainFiles):
 def _check_size(name: str, what: str, expected: int, found: int) -> None:
     if found < expected:
         raise ValueError(
-            f"{name}: meta.json says that it holds {what}, which is {expected} bytes, and it has {found}. It was "
-            f"truncated, "
-            f"or meta.json is of another version of the store: restore it, or leave the entry out with "
+            f"{name}: meta.json says that it holds {what}, which is {expected} bytes, and it has {max(found, 0)}. It was "
+            f"truncated, or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )
 
 
-# -- an archive --------------------------------------------------------------------------------------------------------
-
-
-class ArchiveFiles:
-    """The entries of a zip archive that tensordict (or ``zip``) made of such a folder."""
-
-    def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)
-        self._texts: dict[str, bytes] = {}
-        self._status = os.stat(self._path)
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                self._entries = {info.filename: info for info in archive.infolist() if not info.is_dir()}
-                # all that opening reads, so that the file need not stay open
-                for name in self._entries:
-                    if name.endswith(".json"):
-                        self._texts[name] = archive.read(name)
-        except _ZIP_ERRORS as error:
-            raise ValueError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
-        self._names: dict[str, set[str]] = {}
-        for name in self._entries:
-            while name:
-                folder, _, last = name.rpartition("/")
-                self._names.setdefault(folder, set()).add(last)
-                name = folder
-
-    def where(self, path: Key) -> str:
-        return f"{self._path}::{'/'.join(path)}"
-
-    def names(self, folder: Key) -> AbstractSet[str]:
-        return self._names.get("/".join(folder), set())
-
-    def read(self, path: Key) -> bytes | None:
-        name = "/".join(path)
-        if name in self._texts or name not in self._entries:
-            return self._texts.get(name)
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                return archive.read(name)
-        except _ZIP_ERRORS as error:
-            raise ValueError(f"{self.where(path)}: the entry of the archive cannot be read: {error}") from error
-
-    def described(self, path: Key) -> Described | None:
-        name = "/".join(path)
-        return (
-            Described(self._path, partial(_json_of_entry, self._path, name), self._status)
-            if name in self._texts
-            else None
-        )
-
-    def array(self, path: Key, size: int, what: str, entry: Entry) -> Bytes:
-        info = self._entries["/".join(path)]
-        if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-            return StoredEntry(self._path, info.filename, info.header_offset, info.file_size, size, what, entry)
-        return CompressedEntry(self._path, info.filename, size, what, entry)
-
-
-def _json_of_entry(archive: str, name: str) -> Any:
-    with zipfile.ZipFile(archive) as opened:
-        return json.loads(opened.read(name))
-
-
 @dataclass(frozen=True)
-class StoredEntry(PlainFiles):
-    """An entry that is not compressed: a part of the file."""
+class CompressedMember:
+    """A member of an archive that has to be decompressed, from its beginning to the last byte that is asked for."""
 
-    archive: str
-    name: str
-    header: int
-    held: int
-    size: int
-    what: str
-    entry: Entry
-
-    def where(self, number: int) -> str:
-        return f"{self.archive}::{self.name}"
-
-    @contextmanager
-    def opened(self, number: int) -> Iterator[tuple[int, int]]:
-        where = self.where(number)
-        _check_size(where, self.what, self.size, self.held)
-        with open_file(self.archive) as fileno:
-            fixed = os.pread(fileno, _LOCAL_HEADER.size, self.header)
-            signature, _, flags, method, *_, name_length, extra_length = (
-                _LOCAL_HEADER.unpack(fixed) if len(fixed) == _LOCAL_HEADER.size else (b"", 0, 0, 0, 0, 0)
-            )
-            name = os.pread(fileno, name_length, self.header + _LOCAL_HEADER.size)
-            is_plain = method == zipfile.ZIP_STORED and not flags & 1
-            if signature != b"PK\x03\x04" or name not in _encoded(self.name) or not is_plain:
-                raise ValueError(
-                    f"{where}: the entry is no longer where it was; another file has taken the place of the archive "
-                    f"since it "
-                    f"was opened. Open it again"
-                )
-            self.entry.check(where)
-            offset = self.header + _LOCAL_HEADER.size + name_length + extra_length
-            _check_size(where, self.what, self.size, os.fstat(fileno).st_size - offset)
-            yield fileno, offset
-
-
-def _encoded(name: str) -> list[bytes]:
-    try:
-        return [name.encode("utf-8"), name.encode("cp437")]
-    except UnicodeEncodeError:
-        return [name.encode("utf-8")]
-
-
-@dataclass(frozen=True)
-class CompressedEntry:
-    """An entry that has to be decompressed, from its beginning to the last byte that is wanted."""
-
-    archive: str
+    path: str
     name: str
     size: int
     what: str
@@ -265,21 +227,16 @@ class CompressedEntry:
         return True
 
     def view(self, start: int, stop: int) -> Buffer:
-        where = f"{self.archive}::{self.name}"
-        found = bytearray()
+        where = os.path.join(self.path, self.name)
         try:
-            with zipfile.ZipFile(self.archive) as opened, opened.open(self.name) as entry:
-                _check_size(where, self.what, self.size, opened.getinfo(self.name).file_size)
-                left = start
-                while left and (skipped := len(entry.read(min(left, _PIECE)))):
-                    left -= skipped
-                while len(found) < stop - start and (piece := entry.read(min(stop - start - len(found), _PIECE))):
-                    found += piece
-                if stop == self.size:
-                    entry.read(1)  # zipfile compares the checksum at the end
+            with zipfile.ZipFile(self.path) as archive, archive.open(self.name) as member:
+                held = archive.getinfo(self.name).file_size
+                member.seek(start)  # which decompresses
+                found = member.read(stop - start)  # at the end zipfile compares the checksum
         except _ZIP_ERRORS as error:
             raise ValueError(f"{where}: the entry of the archive cannot be read: {error}") from error
         self.entry.check(where)
+        _check_size(where, self.what, self.size, held)
         if len(found) != stop - start:
             raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)

@@ -1,48 +1,51 @@
 """The ``meta.json`` files of a memory-mapped tensordict, and what they mean, level by level.
 
-Sources: ``_td.py``, ``_lazy.py``, ``tensorclass.py`` and ``_utils_key_json.py`` of tensordict 0.15.3. Nothing here
-imports a class that a store names, and nothing is unpickled without being asked for.
+They are read here and not by ``TensorDict.load_memmap``, which raises for the whole store where one entry has a dtype that
+it cannot load (float8), a class that is not imported, or a pickle, and which maps every file. Nothing here imports a class
+that a store names, and nothing is unpickled without being asked for. Sources: ``_td.py``, ``_lazy.py`` and
+``tensorclass.py`` of tensordict 0.15.3.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
 
 from ...core.metadata import scalar_array, stacked_array
-from ...core.model import Key
-from ..array_wrappers import WidenedArray
+from ...core.model import StoredArray
+from ..array_wrappers import FLOAT_CODES, WidenedArray, read_outer
 from ..fingerprint import Described, Entry, said_of
 from ..raw.arrays import RawArray
-from .arrays import CODE_DTYPES, PLAIN_DTYPES, StackedArray
-from .files import Files
+from .files import Location, bytes_of, file_stem, read_json, read_small, stem_in
 
 META = "meta.json"
-PICKLED = (
-    "it is a pickled Python object, and loading a pickle can run any code. Pass allow_pickle=True if you trust the "
-    "store"
-)
-_KNOWN_VERSION = 1
-_OWN_NAMES = frozenset({"_type", "_class", "_format_version"})
 CLASS_NAME = "_tensorclass"
 """Where this package keeps the name of a tensorclass in ``meta.json``; tensordict minds only objects there."""
+BYTES = "_bytes"
+"""Where it keeps a list of the entries of bytes, which are written as text: ``[key, dtype]``."""
 LOST_NAMES = ("shape", "device", "_type")
 """Keys that ``meta.json`` has a use of its own for: tensordict loses such entries without a word (measured, 0.15.3)."""
-_UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
+CODE_DTYPES = {**FLOAT_CODES, "complex32": "uint32"}
+"""Dtypes of torch that numpy lacks, and the integers of the same width."""
 
-
-@dataclass(frozen=True)
-class Leaf:
-    """A tensor: a lazy array, and the torch dtype that its values are widened from."""
-
-    data: Any
-    torch_dtype: str | None = None
+_PLAIN_DTYPES = frozenset(
+    "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()
+)
+_PICKLED = "it is a pickled Python object, and loading a pickle can run any code. Pass allow_pickle=True if you trust the store"
+_SLASH = "and '/' separates nested keys in a Dataset; rename it with tensordict"
+_LOST = "so tensordict has written the values and not what they are; rename the key and save it again"
+_RAGGED = (
+    "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict, or read it with tensordict.load"
+)
+_KNOWN_VERSION = 1
+_DEEPEST = 100
 
 
 @dataclass
@@ -55,262 +58,223 @@ class Level:
         The batch size; None for the members of a lazy stack that cannot be stacked, which are `children` then.
     names
         The names of the batch dims.
-    leaves
-        The tensors.
-    values
-        Non-tensor entries: an array of 0 dimensions, or one element for each row.
+    arrays
+        The tensors, and the non-tensor entries: an array of 0 dimensions, or one element for each row.
     children
         The nested tensordicts.
     left_out
         What cannot be shown, with the reason.
     tensorclass
-        The class, if it was not a plain tensordict: ``"module:name"``.
+        The class, if it was not a plain tensordict: ``"module.name"``.
     ragged
         How the members of a lazy stack differ, which are `children` for this reason.
     """
 
     batch: tuple[int, ...] | None = ()
     names: tuple[str | None, ...] | None = None
-    leaves: dict[str, Leaf] = field(default_factory=dict)
-    values: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
-    children: dict[str, Node] = field(default_factory=dict)
+    arrays: dict[str, StoredArray] = field(default_factory=dict)
+    children: dict[str, Level] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     tensorclass: str | None = None
     ragged: str | None = None
+
+    def add_value(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        """Add a non-tensor entry."""
+        dims = (None,) * value.ndim
+        self.arrays[name] = StoredArray(name, value, dims, role="coord", non_tensor=True, raw=value.ndim > 0)
+
+    def add_tensor(self, name: str, data: Any, torch_dtype: str | None) -> None:
+        """Add a tensor: a lazy array, and the torch dtype that its values are widened from."""
+        encoding = {} if torch_dtype is None else {"torch_dtype": torch_dtype}
+        shape = tuple(data.shape)
+        # a compressed entry is decompressed from its beginning for each row
+        pieces = shape if getattr(data, "is_compressed", False) else None
+        self.arrays[name] = StoredArray(name, data, (None,) * len(shape), {}, encoding, raw=bool(shape), pieces=pieces)
 
 
 @dataclass(frozen=True)
 class Folder:
     """A folder with a ``meta.json``, which has been read; the rows of what is in it are trimmed where `trimmed`."""
 
-    path: Key
+    path: Location
     meta: Mapping[str, Any]
     described: Described
     trimmed: bool = True
 
+    @property
+    def class_name(self) -> str:
+        """The class that it names, as ``"module.name"``."""
+        found = self.meta.get("_class")
+        text = found if isinstance(found, str) else str(self.meta.get("_type", ""))
+        return text.removeprefix("<class '").removesuffix("'>").replace(":", ".")
 
-@dataclass(frozen=True)
-class Stack:
-    """Tensordicts stacked along a dim."""
+    def has(self, name: str) -> bool:
+        """Whether something of that name, which is no key of the tensordict, is in the folder."""
+        return name not in self.meta and (self.path / name).exists()
 
-    members: tuple[Node, ...]
-    dim: int
-    name: str | None = None
-
-
-Node = Folder | Stack | Level
-
-
-def file_stem(key: str) -> str:
-    """How tensordict calls the file (or folder) of a key.
-
-    Examples
-    --------
-    >>> file_stem("wind speed/10m"), file_stem(".."), file_stem("")
-    ('wind%20speed%2F10m', '%2E%2E', '%')
-    """
-    if not key:
-        return "%"
-    if key in (".", ".."):
-        return "%2E" * len(key)
-    return "".join(f"%{ord(char):02X}" if char in _UNSAFE else char for char in key)
-
-
-def _stems(key: str) -> list[str]:
-    """The encoded name, and the bare one that older versions wrote, where it names something in the folder."""
-    stems = [file_stem(key)]
-    if key not in ("", ".", "..") and not {"/", "\\", "\0"} & set(key):
-        stems.append(key)
-    return stems
+    @property
+    def kind(self) -> str:
+        """What is in it, in words."""
+        meta, own = self.meta, self.class_name.rpartition(".")[2]
+        if isinstance(meta.get("stack_dim"), int):
+            return "non-tensor rows" if "NonTensor" in own else "lazy stack"
+        if self.has("_source"):
+            return "a view of another tensordict"
+        if self.has("_tensordict"):
+            return "non-tensor data" if own == "NonTensorData" else "tensorclass"
+        # older versions say nothing but the class
+        if meta.get("_is_non_tensor") is True or ("shape" not in meta and ("data" in meta or self.has("other.pickle"))):
+            return "non-tensor data"
+        return "tensordict" if isinstance(meta.get("shape"), list) else "an entry that this version does not know"
 
 
 class LevelReader:
-    """Reads levels, each when it is asked for.
+    """Reads a tensordict, level by level.
 
     Parameters
     ----------
-    files
-        Where they are.
     allow_pickle
         Whether pickled values are loaded.
     trim
         How many rows there is room for, and how many are shown.
     """
 
-    def __init__(self, files: Files, *, allow_pickle: bool = False, trim: tuple[int, int] | None = None) -> None:
-        self._files = files
+    def __init__(self, *, allow_pickle: bool = False, trim: tuple[int, int] | None = None) -> None:
         self._allow_pickle = allow_pickle
         self._trim = trim
 
-    def root(self, path: Key = ()) -> Folder:
-        """The folder at `path`.
+    def level(self, path: Location) -> Level:
+        """The level in a folder, and those below it.
 
         Raises
         ------
         ValueError
-            Where it has no ``meta.json`` of tensordict.
+            Where it has no ``meta.json`` of a tensordict.
         """
         folder = self._folder(path)
         if folder is None:
-            raise ValueError(f"{self._files.where(path)}: expected a memory-mapped tensordict, found no {META} there")
-        return folder
+            raise ValueError(f"{path}: expected a memory-mapped tensordict, found no {META} there")
+        return self._level(folder)
 
-    def level(self, node: Node) -> Level:
-        """Read one level; the levels below it are read when they are asked for."""
-        if isinstance(node, Level):
-            return node
-        if isinstance(node, Stack):
-            return self._stacked(node)
-        kind = self._kind(node)
-        if kind == "lazy stack":
-            members = self._members(node)
-            return self._stacked(Stack(members, node.meta["stack_dim"], node.meta.get("stack_dim_name")))
-        if kind == "tensorclass":
-            return self._tensorclass(node)
-        if kind != "tensordict":
-            raise ValueError(
-                f"{self._files.where((*node.path, META))}: expected a tensordict, found {kind} "
-                f"({_class_name(node.meta)}). "
-                f"tensordict.load(...) may know it; save its .contiguous() or .to_tensordict() to open it here"
-            )
-        return self._tensordict(node)
-
-    def add_leaf(self, level: Level, key: str, entry: Mapping[str, Any], path: Key, source: Entry) -> None:
-        """Add a tensor whose file is known; `entry`, which comes from `source`, has its ``dtype`` and ``shape``."""
-        folder = Folder(path[:-1], {}, source.described)
-        stem = path[-1].removesuffix(".memmap")
-        there = self._files.names(folder.path)
-        self._add(level, key, entry, folder, stem if path[-1] in there else None, source)
-
-    # what a folder is
-
-    def _folder(self, path: Key, *, trimmed: bool = True) -> Folder | None:
-        where = self._files.where((*path, META))
-        described = self._files.described((*path, META))
-        text = self._files.read((*path, META))
-        if text is None or described is None:
-            return None
+    def _folder(self, path: Location, *, trimmed: bool = True) -> Folder | None:
+        file = path / META
         try:
-            meta = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{where}: it is no JSON ({error}); it is damaged, or not of tensordict") from error
+            meta, described = read_json(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if str(path).count("/") > _DEEPEST:
+            raise ValueError(
+                f"{file}: it is nested more than {_DEEPEST} levels deep; does a folder link to one above it?"
+            )
         if not isinstance(meta, dict) or "_type" not in meta:
             raise ValueError(
-                f"{where}: expected the metadata of a tensordict, found JSON without '_type'; another program wrote it"
+                f"{file}: expected the metadata of a tensordict, found JSON without '_type'; another program wrote it"
             )
         version = meta.get("_format_version", 0)
         if isinstance(version, int) and version > _KNOWN_VERSION:
             raise ValueError(
-                f"{where}: it has format version {version}, expected at most {_KNOWN_VERSION}; a newer tensordict "
-                f"wrote it. "
+                f"{file}: it has format version {version}, expected at most {_KNOWN_VERSION}; a newer tensordict wrote it. "
                 f"Update xarray-tensordict"
             )
         return Folder(path, meta, described, trimmed)
 
-    def _kind(self, folder: Folder) -> str:
-        meta = folder.meta
-        if meta.get("_is_non_tensor") is True:
-            return "non-tensor data"
-        if isinstance(meta.get("stack_dim"), int):
-            return "non-tensor rows" if "NonTensor" in _class_name(meta) else "lazy stack"
-        names = self._files.names(folder.path)
-        if "_source" in names and "_source" not in meta:
-            return "a view of another tensordict"
-        if "_tensordict" in names and "_tensordict" not in meta:
-            return "tensorclass"
-        return "tensordict"
-
-    # tensordicts
-
-    def _tensordict(self, folder: Folder) -> Level:
-        meta, names = folder.meta, folder.meta.get("_names")
-        batch = self._rows(tuple(meta.get("shape", ())), folder)
-        level = Level(batch, tuple(names) if isinstance(names, list) else None)
-        level.tensorclass = meta.get(CLASS_NAME) if isinstance(meta.get(CLASS_NAME), str) else None
-        there = self._files.names(folder.path)
-        for key, entry in meta.items():
+    def _level(self, folder: Folder) -> Level:
+        kind = folder.kind
+        if kind == "lazy stack":
+            levels = [self._level(member) for member in self._members(folder)]
+            return _stacked(levels, folder.meta["stack_dim"], folder.meta.get("stack_dim_name"))
+        if kind == "tensorclass":
+            return self._tensorclass(folder)
+        if kind != "tensordict":
+            raise ValueError(
+                f"{folder.path / META}: expected a tensordict, found {kind} ({folder.class_name}). tensordict.load(...) may "
+                f"know it; save its .contiguous() or .to_tensordict() to open it here"
+            )
+        names = folder.meta.get("_names")
+        level = Level(
+            self._rows(tuple(folder.meta["shape"]), folder), tuple(names) if isinstance(names, list) else None
+        )
+        level.tensorclass = folder.meta.get(CLASS_NAME) if isinstance(folder.meta.get(CLASS_NAME), str) else None
+        for key, entry in folder.meta.items():
             if not isinstance(entry, dict):
                 continue
             if not key or "/" in key:
-                said = "is empty" if not key else "has a '/'"
-                level.left_out[key] = (
-                    f"its key {said}, and '/' separates nested keys in a Dataset; rename it with tensordict"
-                )
+                found = "has a '/'" if key else "is empty"
+                level.left_out[key] = f"its key {found}, {_SLASH}"
             elif entry.get("type") is not None:
                 self._add_child(level, key, folder)
             elif entry.get("dtype") is not None and entry.get("shape") is not None:
-                stem = next((stem for stem in _stems(key) if f"{stem}.memmap" in there), None)
-                self._add(level, key, entry, folder, stem, Entry(folder.described, (key,), said_of(entry)))
+                file = folder.path / f"{stem_in(folder.path, key, '.memmap')}.memmap"
+                self.add_leaf(level, key, entry, file, Entry(folder.described, (key,), said_of(entry)), folder)
         for key in LOST_NAMES:
-            if f"{key}.memmap" in there or (key in there and META in self._files.names((*folder.path, key))):
-                level.left_out[key] = (
-                    f"{META} has a use of its own for the word {key!r}, so tensordict has written the values and not what "
-                    f"they are; rename the key and save it again"
-                )
+            if (folder.path / f"{key}.memmap").exists() or (folder.path / key / META).exists():
+                level.left_out[key] = f"{META} has a use of its own for the word {key!r}, {_LOST}"
         return level
 
-    def _add(
-        self, level: Level, key: str, entry: Mapping[str, Any], folder: Folder, stem: str | None, source: Entry
+    def add_leaf(
+        self,
+        level: Level,
+        key: str,
+        entry: Mapping[str, Any],
+        file: Location,
+        source: Entry,
+        folder: Folder | None = None,
     ) -> None:
-        dtype, stored = str(entry["dtype"]).removeprefix("torch."), tuple(entry["shape"])
+        """Add a tensor, of which `entry` says its dtype and shape."""
+        dtype, shape = str(entry["dtype"]).removeprefix("torch."), entry["shape"]
         if entry.get("is_nested"):
-            level.left_out[key] = (
-                "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict, or read it with "
-                "tensordict.load"
-            )
-        elif dtype not in PLAIN_DTYPES and dtype not in CODE_DTYPES:
+            level.left_out[key] = _RAGGED
+        elif dtype not in _PLAIN_DTYPES and dtype not in CODE_DTYPES:
             level.left_out[key] = f"its dtype torch.{dtype} has no twin in numpy, nor a wider one"
-        elif not all(isinstance(size, int) and size >= 0 for size in stored):
-            level.left_out[key] = f"its shape in {META} is {list(stored)}, which is none"
-        elif stem is None and math.prod(stored):
-            level.left_out[key] = f"its file {file_stem(key)}.memmap is missing"
+        elif not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+            level.left_out[key] = f"its shape in {META} is {shape!r:.80}, which is none"
+        elif math.prod(shape) and not file.exists():
+            level.left_out[key] = f"its file {file.name} is missing"
         else:
-            path = (*folder.path, f"{stem or file_stem(key)}.memmap")
-            size = math.prod(stored) * np.dtype(CODE_DTYPES.get(dtype, dtype)).itemsize
-            data = self._files.array(path, size, f"{dtype} {list(stored)}", source) if size else None
-            level.leaves[key] = leaf_of(data, dtype, self._rows(stored, folder))
+            codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
+            size = math.prod(shape) * codes.itemsize
+            data = bytes_of(file, size, f"{dtype} {shape}", source)
+            array = RawArray(data, codes, self._rows(tuple(shape), folder))
+            widened = dtype in CODE_DTYPES
+            level.add_tensor(key, WidenedArray(array, dtype) if widened else array, dtype if widened else None)
 
-    def _rows(self, shape: tuple[int, ...], folder: Folder) -> tuple[int, ...]:
-        if self._trim is None or not folder.trimmed or not shape or shape[0] != self._trim[0]:
+    def _rows(self, shape: tuple[int, ...], folder: Folder | None) -> tuple[int, ...]:
+        is_trimmed = folder is None or folder.trimmed
+        if self._trim is None or not is_trimmed or not shape or shape[0] != self._trim[0]:
             return shape
         return (self._trim[1], *shape[1:])
 
     def _add_child(self, level: Level, key: str, folder: Folder) -> None:
         try:
-            found = (self._folder((*folder.path, stem), trimmed=folder.trimmed) for stem in _stems(key))
-            child = next((child for child in found if child is not None), None)
+            child = self._folder(folder.path / stem_in(folder.path, key, ""), trimmed=folder.trimmed)
             if child is None:
                 level.left_out[key] = f"its folder {file_stem(key)} has no {META}"
-                return
-            kind = self._kind(child)
-            if kind.startswith("non-tensor"):
-                level.values[key] = self._value(child, level.batch or ())
-            elif kind.startswith("a view"):
-                level.left_out[key] = f"it is {kind} ({_class_name(child.meta)}); save its .contiguous() instead"
+            elif child.kind.startswith("non-tensor"):
+                value = self._value(child, level.batch or ())
+                level.add_value(key, _as_bytes(value, folder.meta.get(BYTES), key))
+            elif child.kind.startswith("a view"):
+                level.left_out[key] = f"it is {child.kind} ({child.class_name}); save its .contiguous() instead"
             else:
-                level.children[key] = child
+                level.children[key] = self._level(child)
         except PermissionError as error:
             level.left_out[key] = str(error)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             level.left_out[key] = f"it cannot be read: {error}"
 
-    # tensorclasses
-
     def _tensorclass(self, folder: Folder) -> Level:
-        inner = self._folder((*folder.path, "_tensordict"), trimmed=folder.trimmed)
+        inner = self._folder(folder.path / "_tensordict", trimmed=folder.trimmed)
         if inner is None:
-            raise ValueError(f"{self._files.where(folder.path)}: its folder _tensordict has no {META}")
-        level = self.level(inner)
-        level.tensorclass = level.tensorclass or _class_name(folder.meta).replace(":", ".")
-        for key, value in folder.meta.items():
-            if key not in _OWN_NAMES:
-                level.values[key] = scalar_array(value)
-        pickled = self._files.read((*folder.path, "other.pickle"))
-        if pickled is not None and self._allow_pickle:
-            loaded = pickle.loads(pickled)  # noqa: S301 - only with allow_pickle=True
-            level.values.update({key: scalar_array(value) for key, value in loaded.items()})
-        elif pickled is not None:
-            level.left_out["other.pickle"] = f"fields of {level.tensorclass}: {PICKLED}"
+            raise ValueError(f"{folder.path}: its folder _tensordict has no {META}")
+        level = self._level(inner)
+        level.tensorclass = level.tensorclass or folder.class_name
+        fields = {key: value for key, value in folder.meta.items() if key not in ("_type", "_class", "_format_version")}
+        if folder.has("other.pickle"):
+            try:
+                fields.update(self._unpickled(folder.path / "other.pickle"))
+            except PermissionError as error:
+                level.left_out["other.pickle"] = f"fields of {level.tensorclass}: {error}"
+        for key, value in fields.items():
+            level.add_value(key, scalar_array(value))
         return level
 
     # non-tensor data
@@ -323,108 +287,59 @@ class LevelReader:
         PermissionError
             For a pickle that nobody asked to load.
         """
-        meta = folder.meta
-        if not isinstance(meta.get("stack_dim"), int):
-            if "data" in meta:
-                return scalar_array(meta["data"])
-            return scalar_array(self._unpickled((*folder.path, "other.pickle"))["data"])
+        meta, dim = folder.meta, folder.meta.get("stack_dim")
+        if not isinstance(dim, int):
+            return scalar_array(
+                meta["data"] if "data" in meta else self._unpickled(folder.path / "other.pickle")["data"]
+            )
         data = meta.get("data")
         if data is None:
-            members = self._members(folder)
-            found = [self._value(member, _without(batch, meta["stack_dim"])) for member in members]
-            data = [value.item() if not value.ndim else value.tolist() for value in found]
+            inner = (*batch[:dim], *batch[dim + 1 :])
+            data = [self._value(member, inner).tolist() for member in self._members(folder)]
         elif isinstance(data, str):
             if data != "pickle.pkl":
-                where = self._files.where((*folder.path, META))
-                raise ValueError(f"{where}: expected rows or 'pickle.pkl' as 'data', found {data!r}")
-            data = self._unpickled((*folder.path, data))
+                raise ValueError(f"{folder.path / META}: expected rows or 'pickle.pkl' as 'data', found {data!r}")
+            data = self._unpickled(folder.path / data)
         if self._trim is not None and folder.trimmed and len(data) == self._trim[0]:
             data = data[: self._trim[1]]
         return stacked_array(data, stack_shape(data, batch))
 
-    def _unpickled(self, path: Key) -> Any:
+    def _unpickled(self, file: Location) -> Any:
         if not self._allow_pickle:
-            raise PermissionError(PICKLED)
-        pickled = self._files.read(path)
-        if pickled is None:
-            raise ValueError(f"{self._files.where(path)}: it is missing")
-        return pickle.loads(pickled)  # noqa: S301 - only with allow_pickle=True
+            raise PermissionError(_PICKLED)
+        return pickle.loads(read_small(file))  # noqa: S301 - only with allow_pickle=True
 
-    # lazy stacks
-
-    def _members(self, folder: Folder) -> tuple[Folder, ...]:
-        dim, names = folder.meta["stack_dim"], self._files.names(folder.path)
-        trimmed = folder.trimmed and dim != 0
+    def _members(self, folder: Folder) -> list[Folder]:
+        """The members of a lazy stack."""
+        dim = folder.meta["stack_dim"]
         members: list[Folder] = []
-        while str(len(members)) in names:
-            path = (*folder.path, str(len(members)))
-            member = self._folder(path, trimmed=trimmed)
+        while (folder.path / str(len(members))).exists():
+            path = folder.path / str(len(members))
+            member = self._folder(path, trimmed=folder.trimmed and dim != 0)
             if member is None:
-                raise ValueError(f"{self._files.where(path)}: a member of a lazy stack has no {META}")
+                raise ValueError(f"{path}: a member of a lazy stack has no {META}")
             members.append(member)
-        if self._trim is not None and folder.trimmed and dim == 0 and len(members) == self._trim[0]:
-            del members[self._trim[1] :]
-        return tuple(members)
-
-    def _stacked(self, stack: Stack) -> Level:
-        levels = [self.level(member) for member in stack.members]
-        if not levels:
-            return Level(batch=None)
-        first = levels[0]
-        ragged = next(filter(None, (_difference(first, level, number) for number, level in enumerate(levels))), None)
-        if ragged is not None:
-            children: dict[str, Node] = {str(number): level for number, level in enumerate(levels)}
-            return Level(None, children=children, ragged=ragged)
-        assert first.batch is not None
-        dim = stack.dim
-        batch = (*first.batch[:dim], len(levels), *first.batch[dim:])
-        names = None
-        if first.names is not None or stack.name is not None:
-            inner = first.names or (None,) * len(first.batch)
-            names = (*inner[:dim], stack.name, *inner[dim:])
-        level = Level(batch, names, tensorclass=first.tensorclass)
-        for other in levels:
-            level.left_out.update(other.left_out)
-        for key, leaf in first.leaves.items():
-            level.leaves[key] = Leaf(StackedArray([other.leaves[key].data for other in levels], dim), leaf.torch_dtype)
-        for key in first.values:
-            if key not in level.left_out:
-                level.values[key] = stacked_values([other.values[key] for other in levels], first.batch, dim)
-        for key in first.children:
-            level.children[key] = Stack(tuple(other.children[key] for other in levels), dim)
-        return level
+        is_trimmed = self._trim is not None and folder.trimmed and dim == 0 and len(members) == self._trim[0]
+        return members[: self._trim[1]] if is_trimmed and self._trim else members
 
 
-def leaf_of(source: Any, dtype: str, shape: tuple[int, ...]) -> Leaf:
-    """The tensor of a torch dtype whose bytes are `source`; None for a tensor without elements."""
-    codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
-    array = RawArray(_Nothing() if source is None else source, codes, shape)
-    return Leaf(WidenedArray(array, dtype), dtype) if dtype in CODE_DTYPES else Leaf(array)
+def _as_bytes(value: np.ndarray[Any, Any], noted: Any, key: str) -> np.ndarray[Any, Any]:
+    """Bytes that were written as text (see :data:`BYTES`), as they were."""
+    dtype = next((note[1] for note in noted if isinstance(note, list) and note[:1] == [key]), None) if noted else None
+    if dtype is None:
+        return value
+    encoded = np.empty(value.shape, object)
+    for index in np.ndindex(value.shape):
+        encoded[index] = _encoded(value[index])
+    is_flat = all(isinstance(item, bytes) for item in encoded.flat)
+    return encoded.astype(dtype) if is_flat else encoded
 
 
-class _Nothing:
-    """The bytes of an array without elements, for which tensordict writes no file."""
-
-    def view(self, start: int, stop: int) -> Any:
-        return np.empty(stop - start, np.uint8)
-
-    def rows(self, starts: Any, out: Any, kept: Any = None) -> bool:
-        return True
-
-    def private(self) -> Any:
-        return np.empty(0, np.uint8)
+def _encoded(text: Any) -> Any:
+    return list(map(_encoded, text)) if isinstance(text, list) else str(text).encode("utf-8", "surrogateescape")
 
 
-def _class_name(meta: Mapping[str, Any]) -> str:
-    """The class that a ``meta.json`` names, as ``"module:name"`` or ``"module.name"``."""
-    found = meta.get("_class")
-    if isinstance(found, str):
-        return found
-    return str(meta.get("_type", "")).removeprefix("<class '").removesuffix("'>")
-
-
-def _without(batch: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return (*batch[:axis], *batch[axis + 1 :])
+# -- stacks ------------------------------------------------------------------------------------------------------------
 
 
 def stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
@@ -439,49 +354,89 @@ def stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
     return batch if batch and shape[: len(batch)] == batch else shape
 
 
+def _stacked(levels: list[Level], dim: int, name: str | None = None) -> Level:
+    """The members of a lazy stack as one level; as `children` where they differ."""
+    if not levels:
+        return Level(batch=None)
+    first = levels[0]
+    ragged = next(filter(None, (_difference(first, level, number) for number, level in enumerate(levels))), None)
+    if ragged is not None or first.batch is None:
+        return Level(None, children={str(number): level for number, level in enumerate(levels)}, ragged=ragged)
+    batch = (*first.batch[:dim], len(levels), *first.batch[dim:])
+    inner = first.names or (None,) * len(first.batch)
+    has_names = first.names is not None or name is not None
+    level = Level(batch, (*inner[:dim], name, *inner[dim:]) if has_names else None, tensorclass=first.tensorclass)
+    for other in levels:
+        level.left_out.update(other.left_out)
+    for key, array in first.arrays.items():
+        members = [other.arrays[key].data for other in levels if key in other.arrays]
+        if not array.non_tensor:
+            level.add_tensor(key, StackedArray(members, dim), array.encoding.get("torch_dtype"))
+        elif key not in level.left_out:
+            level.add_value(key, _stacked_values(members, first.batch, dim))
+    for key in first.children:
+        level.children[key] = _stacked([other.children[key] for other in levels], dim)
+    return level
+
+
 def _difference(first: Level, level: Level, number: int) -> str | None:
     """How a member of a lazy stack differs from the first one, in words."""
     if first.batch is None or level.batch is None:
         return level.ragged or first.ragged or "a member is an empty stack"
-    for key in sorted({*_described(first), *_described(level)}):
-        one, other = _described(first).get(key, "absent"), _described(level).get(key, "absent")
-        if one != other:
-            return f"{key!r} is {one} in member 0 and {other} in member {number}"
-    one, other = (f"of batch {list(found.batch or ())} {list(found.names or ())}" for found in (first, level))
-    return f"it is {one} in member 0 and {other} in member {number}" if one != other else None
+    one, other = _contents(first), _contents(level)
+    for key in sorted({*one, *other}):
+        if one.get(key) != other.get(key):
+            return f"{key!r} is {one.get(key, 'absent')} in member 0 and {other.get(key, 'absent')} in member {number}"
+    first_batch, batch = (f"of batch {list(found.batch or ())} {list(found.names or ())}" for found in (first, level))
+    return f"it is {first_batch} in member 0 and {batch} in member {number}" if first_batch != batch else None
 
 
-def _described(level: Level) -> dict[str, str]:
-    tensors = {
-        key: f"{leaf.torch_dtype or leaf.data.dtype} {list(leaf.data.shape)}" for key, leaf in level.leaves.items()
-    }
-    values = dict.fromkeys([*level.values, *level.left_out], "a non-tensor entry")
-    return {**tensors, **values, **dict.fromkeys(level.children, "a nested tensordict")}
+def _contents(level: Level) -> dict[str, str]:
+    """What the entries of a level are, in words."""
+    values = dict.fromkeys([*level.left_out, *level.arrays], "a non-tensor entry")
+    tensors = {key: array for key, array in level.arrays.items() if not array.non_tensor}
+    dtypes = {key: array.encoding.get("torch_dtype", array.dtype) for key, array in tensors.items()}
+    words = {key: f"{dtypes[key]} {list(array.shape)}" for key, array in tensors.items()}
+    return {**values, **words, **dict.fromkeys(level.children, "a nested tensordict")}
 
 
-def stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
-    """The values of the members of a lazy stack: the one they all hold, or one for each row."""
-    first = values[0]
-    if not any(value.ndim for value in values) and all(_same(value.item(), first.item()) for value in values):
-        return first
-    return stacked_rows(values, batch, dim)
+def _stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
+    """The values of the members of a lazy stack, of batch size `batch`: the one they all hold, or one for each row."""
+    from ...core.objects import same_object
 
-
-def stacked_rows(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], dim: int) -> np.ndarray[Any, Any]:
-    """Values of members of the batch size `batch`, one for each or one for each row, stacked along a new axis `dim`."""
+    if all(not value.ndim and same_object(value.item(), values[0].item()) for value in values):
+        return values[0]
     rows = []
     for value in values:
         held = np.empty(batch, object)
         if value.shape == batch and value.ndim:
             held[...] = value.astype(object)
         else:
-            held.fill(value.item() if not value.ndim else value.tolist())
+            held.fill(value.tolist())
         rows.append(held)
     stacked = np.stack(rows, axis=dim)
     return stacked_array(stacked.tolist(), stacked.shape)
 
 
-def _same(one: Any, other: Any) -> bool:
-    from ...writing.stored_form import same_object
+class StackedArray(BackendArray):
+    """Arrays of one shape and dtype, stacked along a new axis; only the members that are selected are read."""
 
-    return same_object(one, other)
+    def __init__(self, members: Sequence[Any], axis: int) -> None:
+        self._members = list(members)
+        self._axis = axis
+        shape = tuple(members[0].shape)
+        self.dtype = np.dtype(members[0].dtype)
+        self.shape = (*shape[:axis], len(self._members), *shape[axis:])
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        which, rest = key[self._axis], (*key[: self._axis], *key[self._axis + 1 :])
+        if isinstance(which, int | np.integer):
+            return read_outer(self._members[int(which)], rest)
+        numbers = range(len(self._members))[which] if isinstance(which, slice) else [int(number) for number in which]
+        place = sum(not isinstance(part, int | np.integer) for part in key[: self._axis])
+        # of no members too: the first one tells the shape
+        read = [read_outer(self._members[number], rest) for number in numbers or [0]]
+        return np.stack(read, axis=place).take(range(len(numbers)), axis=place)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,28 +17,33 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
-from ..._compat.xarray import in_memory, past_cache
+from ..._compat.xarray import past_cache
 from ...core.inference import BatchDims
+from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
+from ...core.objects import same_object, to_json
+from ...core.unbatched_entry import encode_array
 from ...dataset.entries import Entry, Plan, plan_entries, td_names
 from ...dataset.record import infer_dataset
 from ...dataset.tensorclasses import classes_of
 from ...dataset.trees import flat_view
-from ...tensors.convert import Leaf, compute_together, make_leaf
-from ...tensors.frames import Frame
+from ...tensors.convert import Frame, make_leaf
+from ...tensors.reading import read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.arguments import check_choice
+from ...writing.blockwise import as_declared
 from ...writing.disk_blocks import allocate
 from ...writing.replacing import free_name, remove, replaced, swap
-from ...writing.stored_form import as_declared, same_object
-from .arrays import CODE_DTYPES
-from .levels import CLASS_NAME, LOST_NAMES, META, file_stem, stack_shape
+from ...writing.streaming import streamed
+from .files import file_stem
+from .levels import BYTES, CLASS_NAME, CODE_DTYPES, LOST_NAMES, META, stack_shape
 
 Mode = Literal["w", "w-"]
+Unbatched = Literal["keep", "drop", "expand", "raise"]
 
 _ARCHIVE = ".tdz"
-_BLOCK = 2**26
+_OWN_FILES = {META, "other.pickle", "pickle.pkl", "json_types.json"}
 
 
 def to_memmap(
@@ -48,7 +52,7 @@ def to_memmap(
     batch_dims: BatchDims | None = None,
     *,
     coords: bool | Iterable[str] = True,
-    unbatched: Literal["drop", "expand", "raise"] = "drop",
+    unbatched: Unbatched = "keep",
     exclude: Iterable[str] = (),
     mode: Mode = "w",
     compute: bool = True,
@@ -57,30 +61,33 @@ def to_memmap(
 ) -> Any:
     """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
     check_choice("mode", mode, get_args(Mode))
-    if unbatched not in {"drop", "expand", "raise"}:
-        raise ValueError(
-            f"unbatched: expected 'drop', 'expand' or 'raise', found {unbatched!r}; tensordict memory-maps no "
-            f"UnbatchedTensor, "
-            f"and ds.td.to_zarr(path) keeps such variables"
-        )
-    if inference is None or batch_dims is not None:
-        inference = infer_dataset(ds, given=batch_dims)
-    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    check_choice("unbatched", unbatched, get_args(Unbatched))
+    plan = plan_entries(
+        ds, inference or infer_dataset(ds, given=batch_dims), coords=coords, unbatched=unbatched, exclude=exclude
+    )
     _check_plan(plan)
     target = _local(path)
     _check_target(target, mode)
-    classes = classes_of(ds, [entry.name for entry in plan.entries])
-    job = _Job(_template(plan, unbatched), plan.entries, classes)
-    if not compute:
-        return _delayed(job, target, mode)
-    with _staged(target) as staged:
-        _lay_out(job, staged, target)
-        stored = _store_chunked(job, staged)
+    job = _job(ds, plan, unbatched)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # beside the target, and laid out now: a scheduler that loses a worker runs tasks again, and would lose the blocks
+    # that are in a folder that is made anew
+    staged = free_name(target, "tmp")
+    try:
+        stored = _lay_out(job, staged, target)
+        if not compute:
+            from dask.delayed import delayed
+
+            finish: Any = delayed(_finish, pure=False)
+            return finish(str(staged), str(target), mode, os.stat(staged).st_ino, stored)
         if stored is not None:
             from ...writing.running import compute_all
 
             compute_all([stored], progress=progress)
         _put_in_place(staged, target)
+    except BaseException:
+        remove(staged)
+        raise
     return None
 
 
@@ -100,9 +107,8 @@ def _check_plan(plan: Plan) -> None:
         taken = next((part for part in entry.key if part in LOST_NAMES), None)
         if taken is not None:
             raise ValueError(
-                f"variable {entry.name!r}: {taken!r} is a word of {META} itself, and tensordict does not find an "
-                f"entry of that "
-                f"name again; rename it"
+                f"variable {entry.name!r}: {taken!r} is a word of {META} itself, and tensordict does not find an entry of "
+                f"that name again; rename it"
             )
 
 
@@ -116,72 +122,109 @@ def _local(path: Any) -> Path:
 
 
 def _check_target(target: Path, mode: str) -> None:
-    """Refuse a target that is there, if it must not be replaced or is something else than what is written."""
+    """Refuse a target that exists, if it must not be replaced or is something else than what is written."""
     if not os.path.lexists(target):
         return
     if mode == "w-":
-        raise FileExistsError(
-            f"{target}: there is something at that path; choose another one, or mode='w' to replace it"
-        )
-    if target.suffix == _ARCHIVE:
-        if target.is_dir():
-            raise FileExistsError(f"{target}: expected an archive to replace, found a folder; choose another path")
-        return
-    if not target.is_dir():
+        raise FileExistsError(f"{target} exists; choose another path, or mode='w' to replace it")
+    if target.suffix == _ARCHIVE and target.is_dir():
+        raise FileExistsError(f"{target}: expected an archive to replace, found a folder; choose another path")
+    if target.suffix != _ARCHIVE and not target.is_dir():
         raise FileExistsError(
             f"{target}: expected a folder to replace, found a file; choose another path, or delete it"
         )
-    foreign = _foreign(target)
-    if foreign is not None:
+    other = _other_file(target) if target.is_dir() else None
+    if other is not None:
         raise FileExistsError(
             f"{target}: expected a memory-mapped tensordict to replace, or an empty folder, found one with "
-            f"{foreign!r} in it, "
-            f"which would be lost; choose another path, or delete the folder"
+            f"{str(other.relative_to(target))!r} in it, which would be lost; choose another path, or delete the folder"
         )
 
 
-def _foreign(folder: Path) -> str | None:
+def _other_file(folder: Path) -> Path | None:
     """The first file below a folder that does not belong to a memory-mapped tensordict."""
-    for here, folders, files in os.walk(folder):
-        known = {META, "other.pickle", "pickle.pkl", "json_types.json"}
-        for name in sorted(files):
-            if name not in known and not name.endswith(".memmap"):
-                return os.path.relpath(os.path.join(here, name), folder)
-        if files and META not in files:
-            return os.path.relpath(os.path.join(here, min(files)), folder)
-        for name in folders:
-            if os.path.islink(os.path.join(here, name)):
-                return os.path.relpath(os.path.join(here, name), folder)
+    for path in sorted(folder.rglob("*")):
+        own = path.is_dir() or path.name in _OWN_FILES or path.suffix == ".memmap"
+        if path.is_symlink() or not own or (path.is_file() and not (path.parent / META).is_file()):
+            return path
     return None
 
 
 # -- the tensordict to be ----------------------------------------------------------------------------------------------
 
 
-def _template(plan: Plan, unbatched: Any) -> TensorDict:
+@dataclass(frozen=True)
+class _Job:
+    """What is to be written: the tensordict to be, the entries it is made of, and what is noted at its levels."""
+
+    template: TensorDict
+    tensors: list[Entry]
+    notes: dict[Key, dict[str, Any]]
+
+
+def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
     """The tensordict with all that is not a tensor, and for each tensor one element that stands for all."""
-    others = [entry for entry in plan.entries if entry.form != "tensor"]
-    values = dict(zip((e.key for e in others), compute_together([e.variable for e in others]), strict=True))
-    leaves: dict[Key, Leaf] = {}
-    for entry in plan.entries:
+    kept = [entry for entry in plan.entries if unbatched == "keep" and _is_kept_apart(entry)]
+    entries = [entry for entry in plan.entries if entry not in kept]
+    others = [entry for entry in entries if entry.form != "tensor"]
+    values = dict(
+        zip(
+            (e.key for e in others), read_variables([e.variable for e in others], [e.name for e in others]), strict=True
+        )
+    )
+    leaves: dict[Key, Any] = {}
+    notes: dict[Key, dict[str, Any]] = {}
+    for key, name in classes_of(ds, [entry.name for entry in plan.entries]).items():
+        notes[key] = {CLASS_NAME: name}
+    for entry in entries:
         if entry.form == "tensor":
             leaves[entry.key] = torch.zeros((), dtype=_dtype(entry)).expand(_shape(entry))
-        else:
-            leaf = make_leaf(entry, values[entry.key], unbatched=unbatched)
-            _check_json(entry, leaf)
-            # tensordict cannot memory-map a stack without rows ("items cannot be empty")
-            no_rows = entry.form == "rows" and 0 in entry.batch.sizes
-            if entry.form == "rows" and not no_rows:
-                _check_rows(entry, leaf)
-            leaves[entry.key] = NonTensorData([], batch_size=entry.batch.sizes) if no_rows else leaf
-    return Frame(plan.batches, leaves).filled(leaves)
+            continue
+        text, dtype = _without_bytes(values[entry.key])
+        if dtype is not None:
+            notes.setdefault(entry.key[:-1], {}).setdefault(BYTES, []).append([entry.key[-1], dtype])
+        leaves[entry.key] = _non_tensor(entry, make_leaf(entry, text, unbatched="expand"))
+    if kept:
+        leaves[UNBATCHED_NAME,] = NonTensorData(_kept_apart(ds, kept), batch_size=plan.batches[()].sizes)
+    tensors = [replace(e, variable=streamed(e.variable)) for e in entries if e.form == "tensor" and 0 not in _shape(e)]
+    return _Job(Frame(plan.batches, leaves).filled(leaves), tensors, notes)
+
+
+def _is_kept_apart(entry: Entry) -> bool:
+    """Whether tensordict has no place for an array of numbers or text: what has no batch dim, rows of lists of text."""
+    if entry.form == "tensor":
+        return entry.entry_class == "unbatched"
+    if not (entry.variable.ndim if entry.form == "value" else _has_unreadable_rows(entry)):
+        return False
+    values = np.asarray(entry.variable.values)
+    return values.dtype.kind in "SUT" or all(isinstance(item, str) for item in values.flat)
+
+
+def _has_unreadable_rows(entry: Entry) -> bool:
+    """Whether tensordict could not load the rows: it takes lists for a deeper stack, which has no names."""
+    return entry.form == "rows" and len(entry.shape) > len(entry.batch.sizes) and any(td_names(entry.batch))
+
+
+def _kept_apart(ds: xr.Dataset, entries: list[Entry]) -> dict[str, Any]:
+    """The content of the entry ``_unbatched``, from which this package restores variables."""
+    content = {}
+    variables = [ds.variables[entry.name] for entry in entries]
+    values = read_variables(variables, [entry.name for entry in entries])
+    for entry, variable, array in zip(entries, variables, values, strict=True):
+        attrs = {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in variable.attrs.items()}
+        # CF takes an array of single bytes for strings in pieces, and joins them
+        content[entry.name] = encode_array(
+            array.astype("S2") if array.dtype == "S1" else array,
+            tuple(map(str, variable.dims)),
+            attrs=json.loads(to_json(attrs, entry.name)),
+            role="coord" if entry.name in ds.coords else "data",
+            record=None if entry.torch_dtype is None else {"torch_dtype": entry.torch_dtype},
+        )
+    return content
 
 
 def _dtype(entry: Entry) -> torch.dtype:
-    if entry.torch_dtype is not None:
-        found: Any = getattr(torch, entry.torch_dtype)
-    else:
-        found = torch_dtype(entry.variable.dtype)
+    found: Any = torch_dtype(entry.variable.dtype) if entry.torch_dtype is None else getattr(torch, entry.torch_dtype)
     assert isinstance(found, torch.dtype)
     return found
 
@@ -191,19 +234,26 @@ def _shape(entry: Entry) -> tuple[int, ...]:
     return (*entry.batch.sizes, *entry.shape) if entry.entry_class == "unbatched" else entry.shape
 
 
-def _check_rows(entry: Entry, leaf: Any) -> None:
-    """Raise for rows that tensordict takes for a deeper stack; where the batch has names it cannot load them at all."""
-    depth = len(stack_shape(leaf.tolist(), ()))
-    if depth > len(entry.batch.sizes) and any(td_names(entry.batch)):
-        raise TypeError(
-            f"variable {entry.name!r} has dims {list(entry.variable.dims)}, so each row is a list of objects, and tensordict "
-            f"cannot load such rows from a memory-mapped tensordict whose batch has names ({list(entry.batch.dims)}); leave "
-            f"it out with exclude=[{entry.name!r}], or write with ds.td.to_zarr(path)"
-        )
+def _without_bytes(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str | None]:
+    """Bytes as text, from which they come back as they are, and their dtype; anything else as it is."""
+    if values.dtype.kind != "S" and not (values.size and all(isinstance(item, bytes) for item in values.flat)):
+        return values, None
+    text = np.empty(values.shape, object)
+    for index in np.ndindex(values.shape):
+        text[index] = bytes(values[index]).decode("utf-8", "surrogateescape")
+    return text, values.dtype.str
 
 
-def _check_json(entry: Entry, leaf: Any) -> None:
-    """Raise for objects that tensordict would pickle: opening such a store runs code."""
+def _non_tensor(entry: Entry, leaf: Any) -> Any:
+    """The leaf of Python objects, if it comes back: opening what tensordict pickles runs code.
+
+    Raises
+    ------
+    TypeError
+        For objects that are no JSON; for rows that tensordict takes for a deeper stack, which it cannot load where the
+        batch has names.
+    """
+    sizes = entry.batch.sizes
     value = leaf.data if entry.form == "value" else leaf.tolist()
     try:
         same = same_object(json.loads(json.dumps(value)), value)
@@ -211,62 +261,73 @@ def _check_json(entry: Entry, leaf: Any) -> None:
         same = False
     if not same:
         raise TypeError(
-            f"variable {entry.name!r} holds {value!r:.80}, and objects are written as JSON, never as pickles, which "
-            f"cannot hold "
-            f"it exactly; convert it to numbers, strings, lists or dicts, or leave it out with exclude=[{entry.name!r}]"
+            f"variable {entry.name!r} holds {value!r:.80}, and objects are written as JSON, never as pickles, which cannot "
+            f"hold it exactly; convert it to numbers, strings, lists or dicts, or leave it out with exclude=[{entry.name!r}]"
         )
+    if entry.form == "value":
+        return leaf
+    if 0 in sizes:  # tensordict cannot memory-map a stack without rows ("items cannot be empty")
+        return NonTensorData([], batch_size=sizes)
+    if _has_unreadable_rows(entry) or (len(stack_shape(value, ())) > len(sizes) and any(td_names(entry.batch))):
+        raise TypeError(
+            f"variable {entry.name!r} has dims {list(entry.variable.dims)}, so each row is a list of objects, and tensordict "
+            f"cannot load such rows from a memory-mapped tensordict whose batch has names ({list(entry.batch.dims)}); leave "
+            f"it out with exclude=[{entry.name!r}], or write with ds.td.to_zarr(path) or unbatched='keep'"
+        )
+    return leaf
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """A folder beside the target to write to, which is gone afterwards."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = free_name(target, "tmp")
-    try:
-        yield staged
-    finally:
-        remove(staged)
+def _lay_out(job: _Job, folder: Path, target: Path) -> Any:
+    """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold.
 
-
-@dataclass(frozen=True)
-class _Job:
-    """What is to be written: the tensordict to be, the entries it is made of, and the tensorclasses of its levels."""
-
-    template: TensorDict
-    entries: list[Entry]
-    classes: dict[Key, str]
-
-    @property
-    def tensors(self) -> list[Entry]:
-        """The entries that have a file."""
-        return [entry for entry in self.entries if entry.form == "tensor" and 0 not in _shape(entry)]
-
-
-def _lay_out(job: _Job, folder: Path, target: Path) -> None:
-    """Make the folder: metadata, non-tensor entries, files of the right size, and the values that dask does not hold."""
+    Returns what writes the others; each block goes to its own place in a file, so there is nothing to lock.
+    """
     job.template.memmap_like(str(folder))
     for path in folder.rglob("*.memmap"):
         # writing to the map of a file that has no blocks kills the process where the disk is full
         with path.open("r+b") as file:
             allocate(file.fileno(), 0, path.stat().st_size, str(target))
-    _tell_float8(job, folder)
-    for key, name in job.classes.items():
-        _note_class(folder.joinpath(*map(file_stem, key)) / META, name)
+    _warn_float8(job, folder)
+    for key, notes in job.notes.items():
+        meta = folder.joinpath(*map(file_stem, key)) / META
+        meta.write_text(json.dumps({**notes, **json.loads(meta.read_bytes())}))  # an entry may be called as a note is
+    chunked: list[tuple[Any, _Target]] = []
     for entry in job.tensors:
+        *groups, last = map(file_stem, entry.key)
+        place = _Target(str(folder.joinpath(*groups, f"{last}.memmap")), entry.name, _dtype(entry), _shape(entry))
+        missing = entry.missing_axes if entry.entry_class == "partial" else ()
         if entry.variable.chunks is None:
-            _write_variable(entry, _Target.of(entry, folder))
+            values = np.asarray(past_cache(entry.variable).values)
+            place[(slice(None),) * len(place.shape)] = np.expand_dims(values, missing)
+        else:
+            chunked.append((_blocks(entry, missing), place))
+    if not chunked:
+        return None
+    import dask.array
+
+    sources, targets = map(list, zip(*chunked, strict=True))
+    return dask.array.store(sources, targets, lock=False, compute=False)
 
 
-def _tell_float8(job: _Job, folder: Path) -> None:
+def _blocks(entry: Entry, missing: tuple[int, ...]) -> Any:
+    """The blocks of a variable, broadcast to the shape of the entry (which holds no value twice in memory)."""
+    import dask.array
+
+    data = as_declared(entry.variable, entry.name).data
+    for axis in missing:
+        data = dask.array.expand_dims(data, axis)
+    return dask.array.broadcast_to(data, _shape(entry))
+
+
+def _warn_float8(job: _Job, folder: Path) -> None:
     """Warn of a dtype that tensordict writes to memory maps and cannot load again (measured, 0.15.3)."""
     names = [entry.name for entry in job.tensors if str(_dtype(entry)).startswith("torch.float8")]
-    if not names:
-        return
     try:
-        TensorDict.load_memmap(folder)
+        if names:
+            TensorDict.load_memmap(folder)
     except KeyError:
         warn(
             f"{names} are of dtypes that tensordict writes to memory-mapped tensordicts and cannot load again; "
@@ -274,24 +335,6 @@ def _tell_float8(job: _Job, folder: Path) -> None:
             f"widen them: del ds[{names[0]!r}].encoding['torch_dtype']",
             StoredFormWarning,
         )
-
-
-def _note_class(path: Path, name: str) -> None:
-    """Keep the name of a tensorclass; as tensordict itself keeps it, it could only be loaded where the class is."""
-    meta = json.loads(path.read_bytes())
-    meta.setdefault(CLASS_NAME, name)  # an entry may be called so
-    path.write_text(json.dumps(meta))
-
-
-def _store_chunked(job: _Job, folder: Path) -> Any:
-    """What writes that which dask holds; each block goes to its own place in a file, so there is nothing to lock."""
-    chunked = [entry for entry in job.tensors if entry.variable.chunks is not None]
-    if not chunked:
-        return None
-    import dask.array
-
-    targets: Any = [_Target.of(entry, folder) for entry in chunked]
-    return dask.array.store([_source(entry) for entry in chunked], targets, lock=False, compute=False)
 
 
 def _put_in_place(staged: Path, target: Path) -> None:
@@ -303,26 +346,7 @@ def _put_in_place(staged: Path, target: Path) -> None:
 
     with replaced(target) as archive:
         pack_memmap(staged, archive)
-
-
-def _delayed(job: _Job, target: Path, mode: str) -> Any:
-    """Lay the folder out now, and return what fills it and gives it its name.
-
-    The folder is not laid out by a task: a scheduler that loses a worker runs tasks again, and a folder that is made
-    anew would lose the blocks that are in it.
-    """
-    from dask.delayed import delayed
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = free_name(target, "tmp")
-    try:
-        _lay_out(job, staged, target)
-        stored = _store_chunked(job, staged)
-    except BaseException:
-        remove(staged)
-        raise
-    finish: Any = delayed(_finish, pure=False)
-    return finish(str(staged), str(target), mode, os.stat(staged).st_ino, stored)
+    remove(staged)
 
 
 def _finish(staged: str, target: str, mode: str, number: int, stored: Any) -> None:
@@ -334,7 +358,6 @@ def _finish(staged: str, target: str, mode: str, number: int, stored: Any) -> No
         raise FileNotFoundError(f"{target}: {_gone(staged)}")
     _check_target(Path(target), mode)
     _put_in_place(Path(staged), Path(target))
-    remove(Path(staged))
 
 
 def _gone(folder: str) -> str:
@@ -347,68 +370,12 @@ class _Target:
 
     path: str
     name: str
-    torch_dtype: str
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
-    @classmethod
-    def of(cls, entry: Entry, folder: Path) -> _Target:
-        *groups, last = map(file_stem, entry.key)
-        path = folder.joinpath(*groups, f"{last}.memmap")
-        return cls(str(path), entry.name, str(_dtype(entry)).removeprefix("torch."), _shape(entry))
-
     def __setitem__(self, region: tuple[slice, ...], block: Any) -> None:
-        dtype = np.dtype(CODE_DTYPES.get(self.torch_dtype, self.torch_dtype))
         if not os.path.exists(self.path):
             raise FileNotFoundError(_gone(os.path.dirname(self.path)))
-        file = np.memmap(self.path, dtype, "r+", shape=self.shape)
-        file[region] = self._codes(np.asarray(block))
-
-    def _codes(self, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if self.torch_dtype == "complex32":
-            halves = np.ascontiguousarray(block, "complex64")[..., None].view("float32").astype("float16")
-            return halves.view("uint32")[..., 0]
-        if self.torch_dtype in CODE_DTYPES:
-            narrow = torch.from_numpy(np.array(block, "float32")).to(getattr(torch, self.torch_dtype))
-            return narrow.view(getattr(torch, CODE_DTYPES[self.torch_dtype])).numpy()
-        if block.dtype.kind in "mM":
-            return tensor_from_numpy(block, name=self.name).numpy()
-        return block
-
-
-def _source(entry: Entry) -> Any:
-    """The blocks of a variable, broadcast to the shape of the entry (which holds no value twice in memory)."""
-    import dask.array
-
-    data = as_declared(entry.variable, entry.name).data
-    for axis in entry.missing_axes if entry.entry_class == "partial" else ():
-        data = dask.array.expand_dims(data, axis)
-    return dask.array.broadcast_to(data, _shape(entry))
-
-
-def _write_variable(entry: Entry, target: _Target) -> None:
-    """Write a variable that dask does not hold: as it is in memory, or some rows at a time from where it lies."""
-    variable = past_cache(entry.variable)
-    missing = entry.missing_axes if entry.entry_class == "partial" else ()
-    everything = (slice(None),) * len(target.shape)
-    step = _rows_at_once(variable)
-    if not step:
-        target[everything] = np.expand_dims(np.asarray(variable.values), missing)
-        return
-    # the axis of the entry that is the first one of the variable
-    first = next(axis for axis in range(len(everything)) if axis not in missing)
-    first = len(entry.batch.sizes) if entry.entry_class == "unbatched" else first
-    for start in range(0, variable.shape[0], step):
-        rows = slice(start, start + step)
-        block = np.expand_dims(np.asarray(variable[rows].values), missing)
-        target[(*everything[:first], rows, *everything[first + 1 :])] = block
-
-
-def _rows_at_once(variable: xr.Variable) -> int:
-    """How many rows to read at once, whole chunks of the store; 0 for all."""
-    if in_memory(variable) or not variable.ndim or variable.nbytes <= _BLOCK:
-        return 0
-    rows = max(_BLOCK * variable.shape[0] // variable.nbytes, 1)
-    encoding: Mapping[str, Any] = variable.encoding
-    stored = encoding.get("shards") or encoding.get("chunks") or encoding.get("chunksizes")
-    chunk = int(stored[0]) if stored and len(stored) == variable.ndim else 1
-    return -(-rows // chunk) * chunk
+        name = str(self.dtype).removeprefix("torch.")
+        file = np.memmap(self.path, CODE_DTYPES.get(name, name), "r+", shape=self.shape)
+        torch.from_numpy(file).view(self.dtype)[region] = tensor_from_numpy(np.asarray(block), name=self.name)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
 from .files import Buffer, Bytes, NotRawError
 from .kept import Kept
 
 
+@dataclass(eq=False)
 class RawArray(BackendArray):
     """An array whose bytes are stored one after the other.
 
-    Parameters
+    Attributes
     ----------
     data
         Where the bytes are.
@@ -30,11 +33,10 @@ class RawArray(BackendArray):
         The same array through the library of its format, which is asked where the bytes are not as expected.
     """
 
-    def __init__(self, data: Bytes, dtype: Any, shape: tuple[int, ...], otherwise: BackendArray | None = None) -> None:
-        self._data = data
-        self._otherwise = otherwise
-        self.dtype = np.dtype(dtype)
-        self.shape = shape
+    data: Bytes
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    otherwise: BackendArray | None = None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         inner = zip(key.tuple[1:], self.shape[1:], strict=True)
@@ -51,20 +53,15 @@ class RawArray(BackendArray):
     @property
     def is_compressed(self) -> bool:
         """Whether rows are not read by themselves: a chunk, or all that is before them, has to be decompressed."""
-        return bool(getattr(self._data, "is_compressed", False))
+        return bool(getattr(self.data, "is_compressed", False))
 
     @property
     def pieces(self) -> tuple[int, ...] | None:
         """The shape of what has to be decompressed as a whole; None where rows are read by themselves."""
         if not self.is_compressed:
             return None
-        chunk = getattr(self._data, "chunk", None)
+        chunk = getattr(self.data, "chunk", None)
         return self.shape if chunk is None or not self.shape else (max(chunk // self.row_size, 1), *self.shape[1:])
-
-    @property
-    def otherwise(self) -> BackendArray | None:
-        """The same array through the library of its format."""
-        return self._otherwise
 
     @property
     def row_size(self) -> int:
@@ -107,14 +104,14 @@ class RawArray(BackendArray):
         return indexing.OuterIndexer((picked, *(slice(None),) * (len(self.shape) - 1)))
 
     def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError) -> Any:
-        if self._otherwise is None:
+        if self.otherwise is None:
             raise OSError(str(reason)) from reason
         picked = None if isinstance(key, indexing.VectorizedIndexer) else _picked_shape(key.tuple, self.shape)
         if picked is not None and 0 in picked:
             return np.empty(picked, self.dtype)  # xarray fails to take an empty slice with a negative step apart
         try:
             # xarray's base class has no __getitem__ in its types; all that derive from it do
-            return self._otherwise[key]  # type: ignore[index]
+            return self.otherwise[key]  # type: ignore[index]
         except (IndexError, TypeError, MemoryError, ReplacedError):
             raise
         except Exception as error:  # codecs have errors of their own
@@ -144,13 +141,13 @@ class RawArray(BackendArray):
             out = np.empty((*lead, *self.shape[1:]), self.dtype)
         if not out.size:
             return out
-        return out if self._data.rows(starts, _bytes_of(out).reshape(-1, piece), kept) else None
+        return out if self.data.rows(starts, _bytes_of(out).reshape(-1, piece), kept) else None
 
     def _parts(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any]:
         """Any selection, from a view of the rows from the first one to the last."""
         selection, first, last = _only_rows(key.tuple, self.shape)
         start, stop = first * self.row_size, last * self.row_size
-        held = self._data.view(start, stop)
+        held = self.data.view(start, stop)
         if held is None:
             raise NotRawError("parts of rows of an array in many files are read by its library")
         # numpy makes no array of an empty buffer
@@ -170,14 +167,83 @@ class RawArray(BackendArray):
 
     def private(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any] | None:
         """A selection by ints and slices as a view of a private copy-on-write map; None where there is none."""
-        if self._otherwise is not None:
+        if self.otherwise is not None:
             return None  # only memory-mapped tensordicts promise that their files stay as they are
         size = math.prod(self.shape) * self.dtype.itemsize
-        mapped = self._data.private()
+        mapped = self.data.private()
         if mapped is None:
             return None
         view: np.ndarray[Any, Any] = np.frombuffer(mapped[:size], self.dtype).reshape(self.shape)
         return view[(*key, ...)]  # with the dots a single element is a view, too
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """Some rows of an array, each whole.
+
+    Attributes
+    ----------
+    array
+        The array.
+    codes
+        The name of the torch dtype whose codes it holds, None where it holds the values themselves.
+    numbers
+        The rows; None for an array of no axes.
+    """
+
+    array: RawArray
+    codes: str | None
+    numbers: range | None
+
+    def take(
+        self, rows: Any, out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read rows: a number, a slice, or an array of numbers that are in bounds; see :meth:`RawArray.take`."""
+        return self.array.take(self._places(rows), out, kept)
+
+    def count(self, rows: Any) -> int:
+        """How many rows are read."""
+        if self.numbers is None or isinstance(rows, (int, np.integer)):
+            return 1
+        return len(self.numbers[rows]) if isinstance(rows, slice) else int(np.size(rows))
+
+    def _places(self, rows: Any) -> Any:
+        numbers = self.numbers
+        if numbers is None or numbers == range(self.array.shape[0]):
+            return rows
+        if isinstance(rows, (int, np.integer)):
+            return numbers[rows]
+        if isinstance(rows, slice):
+            found = numbers[rows]
+            return slice(found.start, found.stop, found.step)
+        return np.asarray(rows) * numbers.step + numbers.start
+
+
+def raw_rows(array: Any, key: tuple[Any, ...], torch_dtype: str | None) -> RawRows | None:
+    """The rows that a selection of a reader's array has; None where they have to be decoded or picked by number.
+
+    Parameters
+    ----------
+    array, key
+        The array, and what is selected of it.
+    torch_dtype
+        The torch dtype that the values are to have, where that is not the twin of the array's.
+    """
+    stored, codes = uncoded(array)
+    if not isinstance(stored, RawArray) or codes != torch_dtype or not stored.dtype.isnative:
+        return None
+    if (codes is None and stored.dtype.kind not in "biufc") or not all(isinstance(part, slice) for part in key):
+        return None
+    if not stored.shape:
+        return RawRows(stored, codes, None)
+    numbers = range(stored.shape[0])[key[0]]
+    whole = all(_is_everything(*part) for part in zip(key[1:], stored.shape[1:], strict=True))
+    return RawRows(stored, codes, numbers) if whole and numbers.step > 0 else None
+
+
+def uncoded(array: Any) -> tuple[Any, str | None]:
+    """The array that holds the codes of a dtype which numpy lacks, and the name of the dtype; or the array itself, and None."""
+    return (array.wrapped, array.torch_dtype) if isinstance(array, WidenedArray) else (array, None)
 
 
 def _picked_shape(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

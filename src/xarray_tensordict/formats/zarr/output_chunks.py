@@ -1,8 +1,9 @@
 """The chunks of a new zarr array where nobody asks for any: rows along the batch, as training reads them.
 
 The rule: the other dims are whole (or as dask has cut them, since putting them together would hold all of the batch in
-memory); along the batch a chunk holds about :data:`CHUNK_BYTES`. Where dask holds the values, its blocks are cut evenly, so
-that each is written by itself.
+memory); along the batch a chunk holds about :data:`CHUNK_BYTES`, also where there are no rows yet. Where dask holds the
+values, its blocks are cut evenly, so that each is written by itself. What the caller asks for is kept, also where it is more
+than there is: a store that is appended to keeps the chunks of its first write.
 
 Where the constants come from: Zarr's guide advises chunks of at least 1 MB (zarr.readthedocs.io, "Optimizing
 performance"). Measured with rows of 16 KiB and zstd on a local disk, chunks of 0.25, 1, 4, 16 and 64 MiB: one random row
@@ -37,7 +38,7 @@ def default_chunks(
     batch_dims
         The dims of the batch; of a variable without any the first dim counts as such.
     fixed
-        Sizes that the caller asks for; -1 is the whole dim.
+        Sizes that the caller asks for, which may be larger than the dim; -1 is the whole dim.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def default_chunks(
     rows = [axis for axis, dim in enumerate(dims) if dim in batch_dims] or [0][: len(dims)]
     features = [axis for axis in range(len(dims)) if axis not in rows]
     found = [
-        size if fixed.get(dim) == -1 else min(fixed.get(dim, block), size)
+        size if fixed.get(dim) == -1 else fixed.get(dim, min(block, size))
         for dim, size, block in zip(dims, sizes, blocks, strict=True)
     ]
     free = [axis for axis in features if dims[axis] not in fixed]
@@ -69,7 +70,12 @@ def default_chunks(
         behind = inner * math.prod(found[later] for later in rows[position + 1 :])
         in_front = math.prod(found[earlier] for earlier in rows[:position])
         most = max(1, CHUNK_BYTES // (behind * in_front))
-        found[axis] = min(most, sizes[axis]) if variable.chunks is None else _even(min(blocks[axis], sizes[axis]), most)
+        if not variable.shape[axis]:  # rows come with an append
+            found[axis] = most
+        else:
+            found[axis] = (
+                min(most, sizes[axis]) if variable.chunks is None else _even(min(blocks[axis], sizes[axis]), most)
+            )
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """The zarr reader: one group of a zarr store as a :class:`~...core.model.StoredGroup`, v2 and v3 alike.
 
-The only module that touches the private interfaces of xarray's zarr backend. Variables are built by xarray's own
+Variables are built by xarray's own
 ``ZarrStore``, so that encodings and fill values are what ``xr.open_zarr`` gives; what it refuses (arrays without
 dimension names, dtypes that numpy lacks, one bad member) is prepared for it here, array by array.
 """
@@ -15,34 +15,35 @@ from typing import Any
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
-from zarr.codecs.bytes import Endian
 
+from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
+    INCOMPLETE_ATTR,
     MARKER_ATTRS,
     NON_TENSOR_ATTR,
     STACK_ATTR,
+    axes_of_multiscales,
     decode_non_tensor,
+    dims_from_attribute,
     is_pickled,
     own_array_record,
     parse_batch_record,
     stacked_array,
 )
 from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
-from ...core.naming_sources import axes_of_multiscales, dims_from_attribute
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
-from ..remote import is_remote
-from .completeness import kept_texts, mark_of, tell_incomplete
-from .guard import Guard, GuardedArray
-from .members import open_members
-from .open import Node, child, open_node
-from .raw import as_raw
+from ..fingerprint import ChangedError
+from .completeness import tell_incomplete
+from .local import Guard, GuardedArray, as_raw
+from .open import Node, child, is_remote, open_members, open_node
+from .transaction import state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
-_NATIVE_ENDIAN = (None, Endian.little)
+_NATIVE_ENDIAN = (None, "little")
 
 
 class ZarrGroupStore:
@@ -51,7 +52,7 @@ class ZarrGroupStore:
     def __init__(
         self, root: zarr.Group, *, description: str, owns: bool, allow_pickle: bool = False, mask: bool | None = None
     ) -> None:
-        self._root = root
+        self.zarr_group = root
         self._description = description
         self._owns = owns
         self._allow_pickle = allow_pickle
@@ -59,7 +60,8 @@ class ZarrGroupStore:
         self._fields: dict[Key, StoredGroup] = {}
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
-        self.single: tuple[str, zarr.Array[Any]] | None = None
+        self._state: tuple[Any, Any] | None = None
+        self.single: tuple[str, zarr.Array[Any], str | None] | None = None
 
     @classmethod
     def open(
@@ -97,27 +99,32 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
+        state = state_of(source)
         opened = open_node(
             source, description, consolidated=consolidated, storage_options=storage_options, zarr_format=zarr_format
         )
         if isinstance(opened.node, zarr.Array):
-            return cls._of_array(opened.node, description, owns=opened.owns, mask=mask)
+            return cls._of_array(opened.node, opened.torch_dtype, description, owns=opened.owns, mask=mask)
         try:
             node = child(opened.node, root, description)
         except BaseException:
             if opened.owns:
                 opened.node.store.close()
             raise
-        return cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+        found = cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+        found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
+        return found
 
     @classmethod
-    def _of_array(cls, array: zarr.Array[Any], description: str, *, owns: bool, mask: bool | None) -> ZarrGroupStore:
+    def _of_array(
+        cls, array: zarr.Array[Any], torch_dtype: str | None, description: str, *, owns: bool, mask: bool | None
+    ) -> ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
         opened = cls(stand_in, description=description, owns=False, mask=mask)
         file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
         name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
-        opened.single = (name or "data", array)
+        opened.single = (name or "data", array, torch_dtype)
         opened._owns = owns
         return opened
 
@@ -128,30 +135,30 @@ class ZarrGroupStore:
     @cached_property
     def nczarr(self) -> bool:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
-        return self._root.metadata.zarr_format == 2 and any_exists(self._root, ".nczgroup", ".nczarr")
+        return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
 
-    @property
-    def zarr_group(self) -> zarr.Group:
-        return self._root
-
-    @property
-    def has_tensordict_marker(self) -> bool:
-        return BATCH_ATTR in self._root.attrs
+    @cached_property
+    def is_marked(self) -> bool:
+        """Whether a write to the store has not finished."""
+        return INCOMPLETE_ATTR in self.zarr_group.attrs
 
     def close(self) -> None:
         if self._owns:
-            (self.single[1] if self.single is not None else self._root).store.close()
+            (self.single[1] if self.single is not None else self.zarr_group).store.close()
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
         if key in self._fields:
             return self._fields[key]
-        node: Node = self._root
+        node: Node = self.zarr_group
         if key:
-            node = self._nodes.pop(key) if key in self._nodes else self._root["/".join(key)]
+            node = self._nodes.pop(key) if key in self._nodes else self.zarr_group["/".join(key)]
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
-        return _GroupReader(self, node, key).read()
+        found = _GroupReader(self, node, key).read()
+        if self._state is not None and state_of(self._state[0]) != self._state[1]:
+            raise ChangedError(f"{self._description}: the store was changed while it was opened; open it again")
+        return found
 
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
         """The members of a group, as :func:`open_members` gives them.
@@ -170,7 +177,7 @@ class ZarrGroupStore:
 
     def incomplete(self, node: zarr.Group, key: Key) -> str | None:
         """What is wrong with a group that is still being written; a group of a local store asks those above it, too."""
-        found = tell_incomplete(node)
+        found = tell_incomplete(node) if INCOMPLETE_ATTR in node.attrs else None
         if found is not None or key or not node.path or is_remote(node.store):
             return found
         parts = node.path.split("/")
@@ -183,11 +190,6 @@ class ZarrGroupStore:
             if found is not None:
                 return found
         return None
-
-    def pending_record(self, key: Key) -> Any:
-        """The record of the batch that a group is to get when its arrays are whole."""
-        mark = mark_of(self._root)
-        return None if mark is None else mark.get("records", {}).get("/".join(key))
 
     def keep_fields(self, group: StoredGroup) -> None:
         """Remember the group that stands for a structured array."""
@@ -210,9 +212,11 @@ class _GroupReader:
     def read(self) -> StoredGroup:
         attrs = dict(self._node.attrs)
         where = f"{self._owner.description}, group {group_name(self._key)!r}"
-        record = self._owner.pending_record(self._key) or attrs.get(BATCH_ATTR)
+        record = attrs.get(BATCH_ATTR)
         recorded = None if record is None else parse_batch_record(record, where)
         self._multiscales = axes_of_multiscales(attrs)
+        if self._owner.single is not None:
+            self._add(*self._owner.single)
         members = list(self._members())
         self._read_payloads(members)
         for name, member in members:
@@ -220,7 +224,6 @@ class _GroupReader:
                 self._groups.append(name)
             else:
                 self._add(name, member)
-        self._add_kept()
         self._settle_scalars()
         shown = {
             name: value
@@ -251,17 +254,6 @@ class _GroupReader:
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
 
-    def _add_kept(self) -> None:
-        """Show the texts that a mark keeps in the place of arrays that a write has left in pieces, or not at all."""
-        for path, kept in kept_texts(self._owner.zarr_group).items():
-            *key, name = path.split("/")
-            shown = self._arrays.get(name)
-            if tuple(key) != self._key or (shown is not None and shown.non_tensor):
-                continue
-            self._left_out = [left for left in self._left_out if left.key != (*self._key, name)]
-            self._payloads[name] = kept.text.encode()
-            self._add_non_tensor(name, kept.attrs)
-
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
         others = [array.raw for array in self._arrays.values() if array.shape and not array.non_tensor]
@@ -276,9 +268,6 @@ class _GroupReader:
 
     def _members(self) -> Iterator[tuple[str, Node]]:
         """Each member that can be opened; those that cannot are tried another way, or left out by name."""
-        if self._owner.single is not None:
-            yield self._owner.single
-            return
         if self._node.metadata.consolidated_metadata is not None:
             yield from sorted(self._node.members())
             return
@@ -426,19 +415,17 @@ class _GroupReader:
     ) -> StoredArray:
         """Let xarray build the variable, under stand-in names where the store has none."""
         stand_ins = tuple(dim if dim is not None else f"\0{axis}" for axis, dim in enumerate(dims))
-        store = self._xarray_store
         is_v2 = array.metadata.zarr_format == 2
         asked = self._owner._mask
-        store._use_zarr_fill_value_as_mask = (is_v2 and mask) if asked is None else asked
-        store._cache_members, store._members = True, {name: with_dims(array, stand_ins)}
-        variable = store.open_store_variable(name)
+        mask = (is_v2 and mask) if asked is None else asked
+        variable = zarr_variable(self._xarray_store, name, with_dims(array, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
         if variable.dtype.kind in "mM":
             # times of numpy's own dtypes have NaT: a fill value among the attributes makes a writer fail
             attrs.pop("_FillValue", None)
             encoding.pop("fill_value", None)
-        data: Any = variable._data
+        data: Any = data_of(variable)
         straight = None
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
@@ -499,4 +486,5 @@ def _is_default_codec(name: str, codec: Any) -> bool:
         return codec in ((), None)
     if name == "compressors":
         return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
-    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(codec, "endian", None) in _NATIVE_ENDIAN
+    endian = getattr(codec, "endian", None)
+    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(endian, "value", endian) in _NATIVE_ENDIAN

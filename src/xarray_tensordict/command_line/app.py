@@ -1,0 +1,219 @@
+"""The commands. Heavy imports are made when a command runs, so that ``--help`` and completion are quick."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..formats.registry import target_names
+
+
+def _dims(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | int | None:
+    if text is None:
+        return None
+    return int(text) if text.strip().isdigit() else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _json(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(f"expected JSON, got {text!r} ({error})") from error
+
+
+def _sizes(_context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, int] | None:
+    found = {}
+    for pair in pairs:
+        name, equals, size = pair.rpartition("=")
+        if not equals or not size.strip().isdigit():
+            raise click.BadParameter(f"expected DIM=SIZE, got {pair!r}")
+        found[name.strip()] = int(size)
+    return found or None
+
+
+_STORE = click.argument("store")
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+_GROUP = click.option("--group", help="The group of the store that is the root.")
+_BATCH_DIMS = click.option(
+    "--batch-dims",
+    metavar="NAMES",
+    callback=_dims,
+    help='The batch dims: "time", "episode,time", or a count such as 1.',
+)
+_STORAGE = click.option("--storage-options", metavar="JSON", callback=_json, help="For URLs: '{\"anon\": true}'.")
+_PICKLE = click.option("--allow-pickle", is_flag=True, help="Load pickled entries. This can run any code.")
+
+
+def _opens(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a store is opened: keywords of the engine."""
+    for option in (_PICKLE, _STORAGE, _BATCH_DIMS, _GROUP):
+        command = option(command)
+    return command
+
+
+def _given(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in keywords.items() if value not in (None, False)}
+
+
+class _Commands(click.Group):
+    """Shows an error of ours as one message, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OSError, ValueError, TypeError, KeyError, NotImplementedError, ImportError) as error:
+            message = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise click.ClickException(f"{message}") from error
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Tab completion, for bash: eval "$(_XARRAY_TENSORDICT_COMPLETE=bash_source xarray-tensordict)" (or zsh_source, fish_source).',
+)
+@click.version_option(package_name="xarray-tensordict")
+def main() -> None:
+    """Zarr stores, HDF5 files and memory-mapped tensordicts, seen by xarray and by tensordict.
+
+    \b
+    xarray-tensordict inspect run.zarr
+    xarray-tensordict convert demos.hdf5 demos.zarr
+    xarray-tensordict check demos.zarr
+    """  # noqa: D301 - click reads the character
+
+
+@main.command()
+@_STORE
+@_opens
+@_AS_JSON
+@click.option("--all", "everything", is_flag=True, help="List all entries, not only the first 20 of each kind.")
+def inspect(store: str, *, as_json: bool, everything: bool, **keywords: Any) -> None:
+    """Show both doors side by side, the batch and why. Nothing is written, no array is read.
+
+    \b
+    Examples:
+      xarray-tensordict inspect run.zarr
+      xarray-tensordict inspect demos.hdf5 --group data/demo_0
+      xarray-tensordict inspect s3://bucket/run.zarr --storage-options '{"anon": true}'
+      xarray-tensordict inspect run.zarr --json | jq .batch_size
+    """  # noqa: D301 - click reads the character
+    from ..show.inspection import inspect as look
+    from ..show.summary import LONGEST
+    from .render import print_inspection, print_json
+
+    found = look(store, **_given(keywords))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_inspection(found, longest=None if everything else LONGEST)
+
+
+@main.command()
+@_STORE
+@_GROUP
+@_BATCH_DIMS
+@click.option("--dims", metavar="JSON", callback=_json, help='Names for axes: \'{"images": ["y", "x", "channel"]}\'.')
+@_STORAGE
+@_AS_JSON
+def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> None:
+    """Add dimension names and the batch to a store that lacks them. Only metadata is written.
+
+    \b
+    Examples:
+      xarray-tensordict annotate run.zarr --batch-dims time
+      xarray-tensordict annotate run.zarr --dims '{"images": ["y", "x", "channel"]}'
+    """  # noqa: D301 - click reads the character
+    from ..annotate import annotate as write
+    from .render import print_json
+
+    found = write(store, batch_dims, **keywords)
+    if as_json:
+        print_json({"batch_dims": found.batch_dims, "batch_size": found.batch_size, "reason": found.reason})
+    else:
+        batch = f"batch dims {list(found.batch_dims)}, batch size {list(found.batch_size)}"
+        click.echo(f"{store}: {batch} ({found.reason})")
+
+
+@main.command()
+@click.argument("source")
+@click.argument("target")
+@_opens
+@click.option("--to", type=click.Choice(target_names()), help="What to write, where the ending does not say it.")
+@click.option(
+    "--layout",
+    type=click.Choice(["tensordict", "xarray"]),
+    default="tensordict",
+    show_default=True,
+    help="For whom a zarr store or HDF5 file is arranged.",
+)
+@click.option(
+    "--chunk",
+    "chunks",
+    multiple=True,
+    metavar="DIM=SIZE",
+    callback=_sizes,
+    help="Chunk size along a dim; can be given more than once.",
+)
+@click.option(
+    "--unbatched",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Whether variables without a batch dim are written.",
+)
+@click.option(
+    "--exclude", multiple=True, metavar="NAME", help="Leave out a variable or a group; can be given more than once."
+)
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--progress/--no-progress", default=None, help="Show a progress bar (default: in a terminal).")
+def convert(source: str, target: str, *, progress: bool | None, **keywords: Any) -> None:
+    """Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.
+
+    Without --chunk, zarr chunks hold rows along the batch, as training reads them.
+
+    \b
+    Examples:
+      xarray-tensordict convert demos.hdf5 demos.zarr
+      xarray-tensordict convert era5.zarr era5.zarr.zip --chunk time=256
+      xarray-tensordict convert run.zarr run_memmap --to memmap
+      xarray-tensordict convert run.zarr run.tdz --overwrite --exclude next/info
+    """  # noqa: D301 - click reads the character
+    from .convert import convert as write
+
+    left_out = write(source, target, progress=sys.stderr.isatty() if progress is None else progress, **_given(keywords))
+    click.echo(f"{target} written")
+    if left_out:
+        click.echo(f"without {', '.join(left_out)}, which have no batch dim (--unbatched keep writes them)")
+
+
+@main.command()
+@_STORE
+@_opens
+@_AS_JSON
+@click.option("--values", "all_values", is_flag=True, help="Compare all values, not only the first and the last row.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywords: Any) -> None:
+    """Open a store through every door and say what is wrong. Exit code 0: fine, 1: not.
+
+    \b
+    Examples:
+      xarray-tensordict check run.zarr
+      xarray-tensordict check run.zarr --values --strict && sbatch train.sh
+    """  # noqa: D301 - click reads the character
+    from .check import check as look
+    from .check import worst
+    from .render import print_findings, print_json
+
+    findings = look(store, all_values=all_values, **_given(keywords))
+    bad = worst(findings) == "error" or (strict and worst(findings) == "warning")
+    if as_json:
+        print_json({"store": store, "ok": not bad, "findings": [dataclasses.asdict(each) for each in findings]})
+    else:
+        print_findings(store, findings)
+    if bad:
+        raise SystemExit(1)

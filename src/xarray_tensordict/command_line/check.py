@@ -1,0 +1,143 @@
+"""``xarray-tensordict check``: open a store through every door, and say what is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import xarray as xr
+
+from ..formats.registry import find_source
+from ..lazy.persistent import persistent_from_dataset
+from ..testing import assert_same_tensordict
+
+Level = Literal["ok", "note", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at, and what came of it.
+
+    Attributes
+    ----------
+    level
+        "ok"; "note": so it is, and nobody's fault; "warning": values are left out or metadata was corrected; "error": a
+        door does not open, or the doors disagree.
+    about
+        What was looked at.
+    message
+        What was found.
+    """
+
+    level: Level
+    about: str
+    message: str
+
+
+def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> list[Finding]:
+    """Open a store as a Dataset, as a tensordict, with bare xarray and with bare tensordict.
+
+    Parameters
+    ----------
+    store
+        Whatever the engine opens.
+    all_values
+        Compare all values of both doors; else those of the first and the last row.
+    **engine_keywords
+        Those of the engine.
+    """
+    findings = check_group(store, all_values=all_values, **engine_keywords)
+    if not engine_keywords and worst(findings) != "error":
+        findings += _bare_libraries(store)
+    return findings
+
+
+def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list[Finding]:
+    """Open a group of a store, and those in it, through both doors."""
+    findings: list[Finding] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            ds = xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords)
+        except Exception as error:
+            return [Finding("error", "open_dataset", _described(error))]
+        with ds:
+            batch = ", ".join(f"{dim}: {size}" for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True))
+            findings.append(Finding("ok", "open_dataset", f"batch ({batch or 'none'}): {ds.td.infer().reason}"))
+            findings.append(_both_doors(ds, all_values=all_values))
+            hidden = list(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+    told = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
+    findings += [Finding("warning", "open_dataset", text) for text in told]
+    findings += _hidden_groups(store, hidden, all_values=all_values, **engine_keywords)
+    return findings
+
+
+def _hidden_groups(store: Any, paths: list[str], *, all_values: bool, **engine_keywords: Any) -> list[Finding]:
+    """Check the groups that have a batch of their own, each by itself; those that are fine are counted."""
+    findings: list[Finding] = []
+    for path in paths:
+        found = check_group(store, all_values=all_values, **{**engine_keywords, "group": path})
+        findings += [replace(each, about=f"group {path}, {each.about}") for each in found if each.level != "ok"]
+    wrong = {each.about.partition(",")[0] for each in findings}
+    if len(paths) > len(wrong):
+        findings.append(Finding("ok", "groups", f"{len(paths) - len(wrong)} with a batch of their own are fine"))
+    return findings
+
+
+def worst(findings: list[Finding]) -> Level:
+    """The worst level there is."""
+    order: tuple[Level, ...] = ("error", "warning", "note")
+    return next((level for level in order if any(each.level == level for each in findings)), "ok")
+
+
+def _both_doors(ds: xr.Dataset, *, all_values: bool) -> Finding:
+    """Compare what both doors give: all of it, or the first and the last row."""
+    dims, sizes = ds.td.batch_dims, ds.td.batch_size
+    whole = all_values or len(dims) != 1 or not sizes[0]
+    try:
+        if whole:
+            assert_same_tensordict(ds.td.to_tensordict(), persistent_from_dataset(ds).to_tensordict())
+        else:
+            rows = [0, sizes[0] - 1]
+            eager = ds.isel({dims[0]: rows}).td.to_tensordict(batch_dims=dims)
+            assert_same_tensordict(eager, persistent_from_dataset(ds)[rows])
+    except Exception as error:
+        return Finding("error", "both doors", _described(error))
+    what = "all values" if whole else "the first and the last row"
+    return Finding("ok", "both doors", f"{what} are the same through both doors")
+
+
+def _bare_libraries(store: Any) -> list[Finding]:
+    """What xarray and tensordict see without this package; it matters to those who share the store with them."""
+    source = find_source(store)
+    engine, backend = source.format.engine, source.format.backend
+    if engine is None or backend is None:
+        return []
+    from tensordict import TensorDict
+
+    bare_td = getattr(TensorDict, f"from_{backend}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [
+            _opened("bare tensordict", lambda: f"batch size {list(bare_td(source.value).batch_size)}"),
+            _opened("bare xarray", lambda: _variables(source.value, engine)),
+        ]
+
+
+def _variables(source: Any, engine: str) -> str:
+    with xr.open_dataset(source, engine=engine) as ds:
+        return f"variables {sorted(map(str, ds.variables))[:10]}, dims {dict(ds.sizes)}"
+
+
+def _opened(about: str, opener: Callable[[], str]) -> Finding:
+    try:
+        return Finding("ok", about, opener())
+    except Exception as error:
+        return Finding("note", about, f"does not open it ({_described(error)})")
+
+
+def _described(error: BaseException) -> str:
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {str(error).strip() or 'without a message'}{notes}"

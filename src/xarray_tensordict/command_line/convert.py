@@ -1,0 +1,112 @@
+"""``xarray-tensordict convert``: from any store that opens to any kind that can be written, block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import xarray as xr
+
+from ..dataset.entries import plan_entries
+from ..formats.registry import FORMATS, format_of_target, is_url, target_by_ending, target_names
+
+
+def target_kind(path: str, to: str | None) -> str:
+    """What to write, by the ending of the path or by the caller's word.
+
+    Examples
+    --------
+    >>> target_kind("a/b.zarr.zip", None), target_kind("folder", "memmap")
+    ('zip', 'memmap')
+
+    Raises
+    ------
+    ValueError
+        Where neither says it.
+    """
+    kinds, found = target_names(), target_by_ending(path)
+    if to is not None and to not in kinds:
+        raise ValueError(f"to: expected one of {list(kinds)}, got {to!r}")
+    chosen = "zip" if to == "zarr" and found == "zip" else to or found
+    if chosen is None:
+        endings = [ending for each in FORMATS for names in each.targets.values() for ending in names]
+        raise ValueError(
+            f"{path}: the ending does not say what to write; say it with --to ({', '.join(kinds)}), or use one of the endings "
+            f"{', '.join(endings)}"
+        )
+    return chosen
+
+
+def convert(
+    source: Any,
+    target: str,
+    *,
+    to: str | None = None,
+    layout: str = "tensordict",
+    chunks: Mapping[str, int] | None = None,
+    unbatched: Literal["keep", "drop"] = "keep",
+    exclude: Iterable[str] = (),
+    overwrite: bool = False,
+    progress: bool = False,
+    **engine_keywords: Any,
+) -> list[str]:
+    """Convert a store, without ever holding a large variable in memory.
+
+    Parameters
+    ----------
+    source
+        Whatever the engine opens.
+    target
+        A path, or a URL for zarr.
+    to
+        "zarr", "zip", "hdf5", "memmap" or "tdz"; by default what the ending says.
+    layout
+        "tensordict" or "xarray", for zarr and HDF5: for whom bare arrays are arranged.
+    chunks
+        Chunk sizes by dim, for zarr and HDF5; by default those that suit reading rows for training.
+    unbatched
+        Whether variables that have no batch dim are written too.
+    exclude
+        Names of variables or groups to leave out.
+    overwrite
+        Replace what is there; else it is refused.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    list of str
+        The variables that ``unbatched="drop"`` left out.
+
+    Raises
+    ------
+    FileExistsError
+        For a target that is there, without `overwrite`.
+    ValueError
+        For names in `exclude` that are not there.
+    """
+    kind = target_kind(target, to)
+    if not overwrite and not is_url(target) and os.path.exists(target):
+        raise FileExistsError(f"{target} is there already; choose another target, or say --overwrite")
+    opened, dropped = _open(source, engine_keywords), []
+    if exclude or unbatched == "drop":
+        with opened:
+            flat = opened if isinstance(opened, xr.Dataset) else opened.td.to_dataset()
+            plan = plan_entries(flat, flat.td.infer(), exclude=exclude)
+        dropped = [entry.name for entry in plan.unbatched if unbatched == "drop"]
+        left_out = [*engine_keywords.pop("drop_variables", ()), *exclude, *dropped]
+        opened = _open(source, {**engine_keywords, "drop_variables": left_out})
+    with opened:
+        options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}
+        format_of_target(kind).write(opened, target, progress=progress, **options)
+    return dropped
+
+
+def _open(source: Any, engine_keywords: Mapping[str, Any]) -> Any:
+    """A Dataset, or a DataTree where a flat one does not show all groups."""
+    opened = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
+    if not opened.encoding.get("xarray_tensordict", {}).get("hidden_groups"):
+        return opened
+    opened.close()
+    return xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)

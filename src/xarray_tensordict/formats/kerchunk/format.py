@@ -1,0 +1,49 @@
+"""References as a :class:`~..base.Format`: JSON files, and folders of parquet files, as kerchunk and VirtualiZarr write them.
+
+A reference says for each chunk of a zarr store in which file its bytes are.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from ..base import StoreOptions
+from ..zarr.format import ZarrFormat, is_parquet_reference
+
+_HEAD = 4096
+_KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
+
+
+class KerchunkFormat(ZarrFormat):
+    """``storage_options`` are those of fsspec's ``ReferenceFileSystem`` (``remote_protocol``, ``remote_options``, ...)."""
+
+    expects = "a kerchunk reference"
+    marks = "'.zmetadata' with a record size"
+    targets: ClassVar = {}
+    url_endings = (".json", ".parq", ".parquet")
+    engine = None
+    backend = None
+    why_not_annotated = "a reference describes files of others: write a store with ds.td.to_zarr, and annotate that"
+
+    def claims(self, source: Any) -> bool:
+        if not isinstance(source, str):
+            return False
+        if os.path.isdir(source):
+            return is_parquet_reference(source)
+        with open(source, "rb") as file:
+            head = file.read(_HEAD)
+        return head.lstrip().startswith(b"{") and any(key in head for key in _KEYS)
+
+    def store_of(self, source: Any, options: StoreOptions) -> Any:
+        import fsspec
+        from zarr.storage import FsspecStore
+
+        files = fsspec.filesystem("reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True})
+        return FsspecStore(files, read_only=True, path="")
+
+    def kind(self, source: Any) -> str:
+        return "kerchunk reference"
+
+    def why_not_changed(self, source: Any) -> str | None:
+        return "it is a reference to files of others"
