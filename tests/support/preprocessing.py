@@ -228,7 +228,9 @@ OPERATIONS = [
         entries=("t2m", "next/t2m", "count", "step", "time"),
     ),
     Operation("expand_dims", lambda ds: ds.expand_dims(env=2), ("env", "time"), (*REDUCED, "mask")),
-    Operation("expand_dims with labels", lambda ds: ds.expand_dims(env=["x", "y"]), ("env", "time"), (*REDUCED, "mask")),
+    Operation(
+        "expand_dims with labels", lambda ds: ds.expand_dims(env=["x", "y"]), ("env", "time"), (*REDUCED, "mask")
+    ),
     Operation(
         "broadcast",
         lambda ds: xr.broadcast(ds[["t2m", "count", "mask"]])[0],

@@ -793,7 +793,15 @@ def test_rows_of_a_wrapped_buffer_are_read_as_numpy_would(path, buffers):
     ds = xr.open_dataset(path, engine="tensordict", cache=False)
     assert whole["step"].values.tolist() == [3, 4, 5, 6, 7, 8, 9]
     (dim,) = whole["step"].dims
-    for rows in (0, -1, slice(2, 6), slice(None, None, -2), slice(3, 3), [5, 0, 5], np.array([True, False] * 3 + [True])):
+    for rows in (
+        0,
+        -1,
+        slice(2, 6),
+        slice(None, None, -2),
+        slice(3, 3),
+        [5, 0, 5],
+        np.array([True, False] * 3 + [True]),
+    ):
         xr.testing.assert_identical(ds.isel({dim: rows}).load(), whole.isel({dim: rows}))
 
 
