@@ -40,7 +40,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     """Open stores that tensordict, xarray or anybody else wrote, with the batch found.
 
     Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders and ``.tdz`` archives),
-    and checkpoints of replay buffers of torchrl (rows in the order of the storage, also where it has wrapped around).
+    and checkpoints of replay buffers of torchrl (the oldest row first; ``filled=False`` keeps the order of the storage).
 
     Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:
 

@@ -180,7 +180,7 @@ class TestOfDatasets:
             assert (ds.td.batch_dims, ds.td.batch_size) == (("run", "time"), (2, 4))
             assert list(ds.td.unbatched.data_vars) == ["orography"]
         with open_many(paths, concat_dim="run", data_vars="all") as ds:
-            assert ds.td.batch_dims == ("run",), "orography(run, lat) has one of the two dims"
+            assert ds.td.batch_dims == ("run", "time"), "orography(run, lat) is a field of space for each run"
         with open_many(paths, concat_dim="run", data_vars="all", batch_dims="time") as ds:
             assert (ds.td.batch_dims, ds.td.batch_size) == (("run", "time"), (2, 4))
 

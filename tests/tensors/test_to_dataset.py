@@ -25,7 +25,7 @@ from tensordict import (
     lazy_stack,
 )
 
-from xarray_tensordict.dataset.record import with_record
+from xarray_tensordict.dataset.record import read_record, with_record
 from xarray_tensordict.tensors.convert import to_tensordict, tree_to_tensordict
 from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
 from xarray_tensordict.testing import assert_same_tensordict
@@ -111,7 +111,7 @@ def test_the_batch_is_recorded_only_where_it_could_not_be_inferred() -> None:
     assert_same_tensordict(hidden, to_tensordict(ds))
     two = td_of({"x": torch.zeros(4, 3)}, 4, 3, names=["time", "lat"])
     ds = to_dataset(two)
-    assert ds.attrs == {"tensordict_batch_dims": '["time", "lat"]'}
+    assert read_record(ds.attrs)[()].names == ("time", "lat")
     assert_same_tensordict(two, to_tensordict(ds))
     assert to_dataset(TensorDict({}, [4])).attrs == {}
 
@@ -634,7 +634,7 @@ def test_a_record_that_no_longer_holds_is_not_kept() -> None:
     ds = weather()
     td = quietly(ds, "time", coords=False).select("t2m").auto_batch_size_(2)
     back = to_dataset(td, template=ds)
-    assert back.attrs["tensordict_batch_dims"] == '["time", "lat"]'
+    assert read_record(back.attrs)[()].names == ("time", "lat")
 
 
 def test_repeated_dims_of_a_template_are_kept() -> None:

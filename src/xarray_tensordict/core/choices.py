@@ -224,8 +224,8 @@ def _by_recorded_names(
     now = {dim: dim for dim in then if dim in sizes} | _followed(then, record, ballot, sizes)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
-    if lost and kept and not record.axes and _holds_in_order((found := infer()).dims, kept):
-        return found, []  # what was chosen is what is found anyhow, and so it is now
+    if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
+        return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
     renamed = [name for name in lost if _may_be_renamed(name, new, record, ballot)]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []

@@ -53,7 +53,11 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
                 f"ds.td.set_batch_dims(...) or delete it"
             )
     dims = {variable: tuple(names) for variable, names in axes.items()}
-    return {_key(path): RecordedBatch(None, tuple(names), frozenset(in_front), dims) for path, names in groups.items()}
+    found = {}
+    for path, names in groups.items():
+        own = {name: then for name, then in dims.items() if f"{name}/".startswith(f"{path}/" if path else "")}
+        found[_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own)
+    return found
 
 
 def _key(path: str) -> Key:
@@ -77,7 +81,7 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     features = feature_dims(infos, infos)
     holders = [info for info in infos if names.intersection(info.dims)]
     others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
-    if others or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
+    if others or len(names) > 1 or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}
         value |= {_AXES: axes} if (axes := _axes(holders, names)) else {}

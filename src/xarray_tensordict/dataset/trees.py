@@ -9,10 +9,11 @@ import xarray as xr
 
 from .._compat.xarray import data_of
 from ..core.inference import BatchDims, infer_batch
+from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
 from ..core.naming import Dims, qualify, renamed_batches
 from .describe import describe_dataset
-from .record import read_record, set_record_if_needed
+from .record import read_record, set_record_if_needed, with_record
 from .tensorclasses import classes_of, note_classes
 
 
@@ -44,7 +45,9 @@ def infer(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> Inference:
 def flatten(dt: xr.DataTree) -> xr.Dataset:
     """Put the variables of all nodes into one Dataset, under their paths; dims that clash are qualified."""
     flat, inference = flat_view(dt)
-    return set_record_if_needed(flat, {key: batch.dims for key, batch in inference.groups.items()})
+    batches = {key: batch.dims for key, batch in inference.groups.items()}
+    # a record of the root node speaks of the variables of that node alone
+    return with_record(flat, batches) if BATCH_DIMS_ATTR in flat.attrs else set_record_if_needed(flat, batches)
 
 
 def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.Dataset, Inference]:

@@ -751,19 +751,22 @@ def test_a_full_buffer(path, buffers):
     rb.extend(transitions(4))
     rb.extend(transitions(3))
     dump(rb, path)
-    assert_same_tensordict(tensordict.load(path / "storage"), both_doors(path))
+    stored = tensordict.load(path / "storage")
+    assert_same_tensordict(stored, both_doors(path, filled=False))
+    # the writer has overwritten two rows, so the third is the oldest
+    assert_same_tensordict(torch.cat([stored[2:], stored[:2]]), both_doors(path))
 
 
 @pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_buffer_that_has_wrapped_around_keeps_the_order_of_its_rows(path, buffers, storage, times):
+def test_a_buffer_that_has_wrapped_around_begins_with_its_oldest_row(path, buffers, storage, times):
     rb = buffers.TensorDictReplayBuffer(storage=getattr(buffers, storage)(5), batch_size=2)
     for start in range(times):
         rb.extend(TensorDict({"step": torch.arange(start * 3, start * 3 + 3)}, [3]))
     dump(rb, path)
-    expected = {1: [0, 1, 2], 2: [5, 1, 2, 3, 4], 3: [5, 6, 7, 8, 4]}[times]
+    expected = {1: [0, 1, 2], 2: [1, 2, 3, 4, 5], 3: [4, 5, 6, 7, 8]}[times]
     assert both_doors(path)["step"].tolist() == expected
-    assert both_doors(path, filled=False).batch_size == (5,)
+    assert both_doors(path, filled=False)["step"].tolist() == tensordict.load(path / "storage")["step"].tolist()
 
 
 @pytest.mark.parametrize("storage", ["LazyMemmapStorage", "LazyTensorStorage"])
@@ -773,8 +776,44 @@ def test_a_storage_of_two_dims_that_has_wrapped_around(path, buffers, storage):
     for start in (0, 12):
         rb.extend(TensorDict({"obs": torch.arange(start, start + 12).view(2, 6)}, [2, 6]))
     dump(rb, path)
-    assert_same_tensordict(tensordict.load(path / "storage"), both_doors(path))
-    assert both_doors(path).batch_size == (10, 2)
+    found = both_doors(path)
+    assert found.batch_size == (10, 2)
+    assert_same_tensordict(tensordict.load(path / "storage"), both_doors(path, filled=False))
+    # the first eight rows were written and then two more over the oldest
+    assert found["obs"][-2:].tolist() == tensordict.load(path / "storage")["obs"][:2].tolist()
+
+
+def test_rows_of_a_wrapped_buffer_are_read_as_numpy_would(path, buffers):
+    rb = buffers.TensorDictReplayBuffer(storage=buffers.LazyMemmapStorage(7), batch_size=2)
+    for start in (0, 5):
+        rb.extend(TensorDict({"step": torch.arange(start, start + 5), "x": torch.rand(5, 2)}, [5]))
+    dump(rb, path)
+    ds = xr.open_dataset(path, engine="tensordict")
+    whole = ds.load().copy()
+    ds = xr.open_dataset(path, engine="tensordict", cache=False)
+    assert whole["step"].values.tolist() == [3, 4, 5, 6, 7, 8, 9]
+    (dim,) = whole["step"].dims
+    for rows in (
+        0,
+        -1,
+        slice(2, 6),
+        slice(None, None, -2),
+        slice(3, 3),
+        [5, 0, 5],
+        np.array([True, False] * 3 + [True]),
+    ):
+        xr.testing.assert_identical(ds.isel({dim: rows}).load(), whole.isel({dim: rows}))
+
+
+def test_a_cursor_that_does_not_fit_the_rows_is_refused(path, buffers):
+    rb = buffers.TensorDictReplayBuffer(storage=buffers.LazyMemmapStorage(5), batch_size=2)
+    rb.extend(TensorDict({"step": torch.arange(5)}, [5]))
+    rb.extend(TensorDict({"step": torch.arange(5, 7)}, [2]))
+    dump(rb, path)
+    (path / "writer" / "metadata.json").write_text('{"cursor": 9}')
+    with pytest.warns(xarray_tensordict.IncompleteStoreWarning, match="would write row 9 next, and there are 5"):
+        ds = xr.open_dataset(path, engine="tensordict")
+    assert ds["step"].values.tolist() == [5, 6, 2, 3, 4]
 
 
 def test_what_torchrl_refuses_to_dump_is_no_checkpoint(path, buffers):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ...warnings import InferredBatchWarning, warn
+from ...warnings import IncompleteStoreWarning, InferredBatchWarning, warn
 from ..base import StoreOptions
 from ..fingerprint import Described, Entry, said_of
+from .age_order import in_age_order, writer_cursor
 from .files import read_json
 from .levels import Level, LevelReader
 
@@ -47,17 +47,26 @@ def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
         return level
     if not options.filled or not level.batch:
         return level
-    trim = level.batch[0], _filled_rows(checkpoint["len"], level.batch, _cursor(folder), where)
-    return LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
+    trim = level.batch[0], _filled_rows(checkpoint["len"], level.batch, writer_cursor(folder), where)
+    level = LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
+    _begin_with_the_oldest(level, trim, writer_cursor(folder), where)
+    return level
 
 
-def _cursor(folder: Path) -> int | None:
-    """Where the writer would write next, of which torchrl keeps a note beside the storage."""
-    try:
-        found = json.loads((folder.parent / "writer" / "metadata.json").read_bytes()).get("cursor")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
+def _begin_with_the_oldest(level: Level, trim: tuple[int, int] | None, cursor: int | None, where: str) -> None:
+    """Turn the rows of a full buffer so that they are in the order in which they were written."""
+    if trim is None or not cursor or trim[1] < trim[0] or cursor == trim[1]:
+        return
+    if not 0 < cursor < trim[1]:
+        warn(
+            f"{where}: the writer of the replay buffer notes that it would write row {cursor} next, and there are {trim[1]}; the "
+            f"rows are in the order of the storage, and which of them is the oldest is not known",
+            IncompleteStoreWarning,
+        )
+        return
+    level.arrays = {name: in_age_order(array, trim[1], cursor) for name, array in level.arrays.items()}
+    for child in level.children.values():
+        _begin_with_the_oldest(child, trim, cursor, where)
 
 
 def _filled_rows(length: int, batch: tuple[int, ...], cursor: int | None, where: str) -> int:
@@ -91,9 +100,10 @@ def _pytree(folder: Path, checkpoint: Mapping[str, Any], described: Described, w
     entries: Mapping[str, Mapping[str, Any]] = checkpoint.get("metadata") or {}
     sizes = zip(*(entry["shape"] for entry in entries.values()), strict=False)
     shared = tuple(size[0] for size in takewhile(lambda size: len(set(size)) == 1, sizes))
-    rows = _filled_rows(checkpoint["len"], shared, _cursor(folder), where) if filled and shared else None
+    rows = _filled_rows(checkpoint["len"], shared, writer_cursor(folder), where) if filled and shared else None
     batch = () if not shared else (shared[0] if rows is None else rows,)
-    reader = LevelReader(trim=None if rows is None else (shared[0], rows))
+    trim = None if rows is None else (shared[0], rows)
+    reader = LevelReader(trim=trim)
     root = Level(batch)
     for path, entry in entries.items():
         parts, file = [part.replace("_<dot>_", ".") for part in path.split(".")], folder / f"{path}.memmap"
@@ -107,4 +117,5 @@ def _pytree(folder: Path, checkpoint: Mapping[str, Any], described: Described, w
         for part in parts[:-1]:
             level = level.children.setdefault(part, Level(batch))
         reader.add_leaf(level, parts[-1], entry, file, Entry(described, ("metadata", path), said_of(entry)))
+    _begin_with_the_oldest(root, trim, writer_cursor(folder), where)
     return root

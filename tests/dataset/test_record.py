@@ -1,0 +1,145 @@
+"""A choice of batch dims survives what people do with a Dataset, or a warning says which dim is gone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from xarray_tensordict import InferredBatchWarning, open_persistent
+
+
+@pytest.fixture
+def ensemble() -> xr.Dataset:
+    return xr.Dataset(
+        {"t2m": (("time", "member", "latitude", "longitude"), np.arange(120.0).reshape(3, 2, 4, 5))},
+        coords={
+            "time": pd.date_range("2020", periods=3),
+            "latitude": np.arange(4.0),
+            "longitude": np.arange(5.0),
+            "step": ("time", np.arange(3)),
+        },
+    )
+
+
+CHOICES = [
+    ["latitude", "longitude"],
+    ["member"],
+    ["time"],
+    ["member", "latitude"],
+    ["time", "member"],
+    ["time", "latitude"],
+]
+
+Change = tuple[Callable[[xr.Dataset], xr.Dataset], dict[str, str], tuple[str, ...]]
+
+CHANGES: dict[str, Change] = {
+    "rename one": (lambda ds: ds.rename(latitude="lat"), {"latitude": "lat"}, ()),
+    "rename two": (
+        lambda ds: ds.rename(latitude="lat", longitude="lon"),
+        {"latitude": "lat", "longitude": "lon"},
+        (),
+    ),
+    "rename a dim without a coordinate": (lambda ds: ds.rename(member="number"), {"member": "number"}, ()),
+    "rename_dims": (lambda ds: ds.rename_dims(time="t"), {"time": "t"}, ()),
+    "swap_dims": (lambda ds: ds.swap_dims(time="step"), {"time": "step"}, ()),
+    "stack in front": (lambda ds: ds.stack(s=("time", "member")), {"time": "s", "member": "s"}, ()),
+    "stack behind": (lambda ds: ds.stack(s=("latitude", "longitude")), {"latitude": "s", "longitude": "s"}, ()),
+    "stack without an index": (
+        lambda ds: ds.stack(s=("member", "latitude"), create_index=False),
+        {"member": "s", "latitude": "s"},
+        (),
+    ),
+    "transpose": (lambda ds: ds.transpose("longitude", "latitude", "member", "time"), {}, ()),
+    "isel with a slice": (lambda ds: ds.isel(time=slice(2), latitude=slice(2)), {}, ()),
+    "arithmetic": (lambda ds: ds + 1, {}, ()),
+    "two Datasets": (lambda ds: ds - ds, {}, ()),
+    "where": (lambda ds: ds.where(ds.t2m > 3), {}, ()),
+    "a new variable": (lambda ds: ds.assign(twice=ds.t2m * 2), {}, ()),
+    "concat along a dim that is there": (lambda ds: xr.concat([ds, ds], "time"), {}, ()),
+    "merge": (lambda ds: xr.merge([ds, xr.Dataset({"height": ("latitude", np.zeros(4))})]), {}, ()),
+    "concat along a new dim": (lambda ds: xr.concat([ds, ds], "run"), {}, ("run",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("choice", CHOICES, ids="-".join)
+def test_a_choice_survives(ensemble: xr.Dataset, choice: list[str], change: str) -> None:
+    apply, names, front = CHANGES[change]
+    changed = apply(ensemble.td.set_batch_dims(choice))
+    expected = (*front, *dict.fromkeys(names.get(dim, dim) for dim in choice))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert changed.td.batch_dims == expected, changed.td.infer().reason
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids="-".join)
+@pytest.mark.parametrize(
+    "reduce",
+    [lambda ds: ds.isel(member=0), lambda ds: ds.mean("latitude"), lambda ds: ds.sel(latitude=2.0)],
+    ids=["isel", "mean", "sel"],
+)
+def test_a_dim_that_is_reduced_away_leaves_the_choice_in_silence(ensemble, choice, reduce) -> None:
+    changed = reduce(ensemble.td.set_batch_dims(choice))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        found = changed.td.batch_dims
+    left = tuple(dim for dim in choice if dim in changed.dims)
+    assert found == left or not left
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids="-".join)
+@pytest.mark.parametrize("kind", ["zarr", "zarr of ds.td", "netcdf", "h5 of ds.td"])
+def test_a_choice_comes_back_from_a_store(ensemble, choice, kind, tmp_path: Path) -> None:
+    chosen = ensemble.td.set_batch_dims(choice)
+    path = tmp_path / "store"
+    if kind == "zarr":
+        chosen.to_zarr(path, consolidated=False)
+    elif kind == "zarr of ds.td":
+        chosen.td.to_zarr(path)
+    elif kind == "netcdf":
+        chosen.to_netcdf(path, engine="h5netcdf")
+    else:
+        chosen.td.to_h5(path)
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        assert ds.td.batch_dims == tuple(choice)
+        renamed = ds.rename(latitude="lat")
+        assert renamed.td.batch_dims == tuple(dim.replace("latitude", "lat") for dim in choice)
+    assert open_persistent(path).names == choice
+
+
+def test_a_chosen_dim_that_cannot_be_followed_is_named_in_a_warning(ensemble: xr.Dataset) -> None:
+    chosen = ensemble.td.set_batch_dims(["latitude", "longitude"])
+    other = xr.Dataset({"t2m": (("y0", "x0"), np.zeros((4, 5)))}, attrs=chosen.attrs)
+    with pytest.warns(
+        InferredBatchWarning, match=r"'latitude', 'longitude' was chosen as a batch dim and is no dim any more"
+    ):
+        other.td.infer()
+    other = xr.Dataset({"u": (("z0", "longitude"), np.zeros((4, 5)))}, attrs=chosen.attrs)
+    with pytest.warns(InferredBatchWarning, match=r"'latitude' was chosen .* the batch dims are now \['longitude'\]"):
+        other.td.infer()
+
+
+def test_the_evidence_says_what_a_renamed_dim_was_called(ensemble: xr.Dataset) -> None:
+    renamed = ensemble.td.set_batch_dims(["latitude"]).rename(latitude="lat")
+    assert "'latitude' is now 'lat'" in renamed.td.infer().reason
+
+
+def test_a_record_of_a_node_is_the_same_by_whichever_route(tmp_path: Path) -> None:
+    path = tmp_path / "posterior.nc"
+    for group, names in {"posterior": ("mu", "theta"), "log_likelihood": ("theta",), "sample_stats": ("mu",)}.items():
+        dims = {"mu": ("chain", "draw"), "theta": ("chain", "draw", "school")}
+        arrays = {name: (dims[name], np.zeros((2, 5, 3)[: len(dims[name])])) for name in names}
+        xr.Dataset(arrays).to_netcdf(path, mode="a" if path.exists() else "w", group=group, engine="h5netcdf")
+    with xr.open_datatree(path, engine="tensordict") as tree, xr.open_datatree(path, engine="tensordict") as other:
+        groups = xr.open_groups(path, engine="tensordict")
+        for name in ("posterior", "log_likelihood", "sample_stats"):
+            with xr.open_dataset(path, engine="tensordict", group=name) as ds:
+                assert ds.td.batch_dims == tree[name].td.batch_dims == ("chain", "draw")
+                assert ds.attrs == tree[name].attrs == groups[f"/{name}"].attrs == other[name].to_dataset().attrs
+                assert open_persistent(path, group=name).batch_size == (2, 5)
