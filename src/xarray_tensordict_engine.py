@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from xarray_tensordict.core.model import Store
     from xarray_tensordict.dataset.open import OpenOptions
 
+_TRIES = 100
+"""So often a store is opened that changes just then."""
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords", "use_cftime", "decode_timedelta")
 
 _OF_STORE = (
@@ -198,8 +200,24 @@ def _open(
     opener: Callable[[Store, OpenOptions], Any],
     datasets: Callable[[Any], Iterable[xr.Dataset]],
 ) -> Any:
-    """Open the store, let `opener` make Datasets of it, and close it with them or on an error."""
+    """Open the store, again where a writer changes it just then; close it with the Datasets or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
+    from xarray_tensordict.formats.fingerprint import ChangedError
+
+    for _ in range(_TRIES):
+        try:
+            return _open_once(source, arguments, opener, datasets)
+        except ChangedError as error:
+            changed = error
+    raise changed
+
+
+def _open_once(
+    source: Any,
+    arguments: dict[str, Any],
+    opener: Callable[[Store, OpenOptions], Any],
+    datasets: Callable[[Any], Iterable[xr.Dataset]],
+) -> Any:
     from xarray_tensordict.dataset.open import OpenOptions
     from xarray_tensordict.formats.registry import open_store
     from xarray_tensordict.quiet import without_collection

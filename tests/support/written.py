@@ -84,3 +84,9 @@ def content(path: Path) -> dict[str, bytes]:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     root = path.parent if path.is_file() else path
     return {str(file.relative_to(root)): file.read_bytes() for file in files}
+
+
+def documents(path: Path) -> dict[str, bytes]:
+    """The bytes of the documents of metadata of a zarr store in a folder, by name."""
+    names = {"zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata"}
+    return {name: held for name, held in content(path).items() if Path(name).name in names}

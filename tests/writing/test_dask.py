@@ -189,7 +189,7 @@ def test_a_template_says_through_both_doors_that_it_is_not_complete(tmp_path, la
     assert "__xarray_tensordict_incomplete__" not in zarr.open_group(path, mode="r").attrs
 
 
-def test_a_writer_that_fails_half_way_leaves_a_store_that_says_so(tmp_path):
+def test_a_writer_that_fails_half_way_leaves_nothing_that_passes_for_a_store():
     store = zarr.storage.MemoryStore()
 
     def fail(block):
@@ -201,16 +201,29 @@ def test_a_writer_that_fails_half_way_leaves_a_store_that_says_so(tmp_path):
     ds = xr.Dataset({"x": ("t", x), "next/x": ("t", x + 1), "lat": ("lat", [1.0, 2.0])})
     with pytest.raises(OSError, match="no space"):
         ds.td.to_zarr(store)
-    assert "__tensordict__" not in zarr.open_group(store, mode="r").attrs
-    with pytest.warns(UserWarning, match="not complete"):
-        found = xr.open_dataset(store, engine="tensordict")
-    assert found.td.batch_dims == ds.td.batch_dims
-    # a region completes it, and the records of the batch come with it
+    with pytest.raises(FileNotFoundError):
+        xr.open_dataset(store, engine="tensordict")
     right = xr.Dataset({"x": ("t", np.arange(4, dtype="f4")), "next/x": ("t", np.arange(4, dtype="f4") + 1)})
-    right.td.to_zarr(store, region={"t": slice(0, 4)})
-    again = xr.open_dataset(store, engine="tensordict").load()
-    np.testing.assert_array_equal(again["next/x"], right["next/x"])
+    right.td.to_zarr(store)
+    assert_gives_back(store, right)
     assert zarr.open_group(store, mode="r")["next"].attrs["__tensordict__"]["batch_size"] == [4]
+
+
+def test_a_store_that_is_replaced_in_place_says_so_until_it_is_whole():
+    store = zarr.storage.MemoryStore()
+    era().td.to_zarr(store)
+
+    def look(block):
+        seen.append(warned(lambda: xr.open_dataset(store, engine="tensordict")))
+        return block
+
+    seen = []
+    x = dask.array.zeros(4, chunks=2).map_blocks(look, dtype="f8", meta=np.empty(0))
+    with dask.config.set(scheduler="synchronous"):  # warnings are caught for the whole process
+        xr.Dataset({"x": ("t", x)}).td.to_zarr(store, mode="w")
+    assert all("the store is not complete" in told for messages in seen for told in messages)
+    assert len(seen) == 2
+    assert_gives_back(store, xr.Dataset({"x": ("t", np.zeros(4))}))
 
 
 def test_values_that_equal_the_fill_value_count_as_written(tmp_path):

@@ -297,3 +297,34 @@ class NetcdfWriter:
 
     def __exit__(self, *_: object) -> None:
         self._root.close()
+
+
+class _ZarrWriter:
+    """What xarray hands variables to: values, the array they go into, and where in it."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[Any, Any, Any]] = []
+
+    def add(self, source: Any, target: Any, region: Any = None) -> None:
+        self.blocks.append((source, target, region))
+
+
+def zarr_group_blocks(
+    ds: xr.Dataset, store: Any, path: str, *, encoding: dict[str, dict[str, Any]], zarr_format: int
+) -> list[tuple[Any, Any, Any]]:
+    """Create a group and its new arrays as ``Dataset.to_zarr`` does; returns the encoded values, which are not written.
+
+    Returns
+    -------
+    list
+        Values in memory or of dask, the array of zarr, and where in it they go (None for all of it).
+    """
+    from xarray.backends import ZarrStore, writers
+
+    dump: Any = writers.dump_to_store
+    version: Any = zarr_format
+    opened: Any = ZarrStore.open_group(store, mode="a", group=path or None, safe_chunks=False, zarr_format=version)
+    opened._validate_encoding(encoding)
+    writer = _ZarrWriter()
+    dump(ds, opened, writer, encoding=encoding)
+    return writer.blocks

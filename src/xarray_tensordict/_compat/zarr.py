@@ -52,16 +52,65 @@ def await_requests(seconds: float = 60) -> None:
     sync(others())
 
 
+def base_store(store: Any) -> Any:
+    """The store behind all wrappers."""
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+def is_transactional(store: Any) -> bool:
+    """Whether a store has transactions of its own, as those of sessions that are committed (Icechunk)."""
+    return callable(getattr(getattr(base_store(store), "session", None), "commit", None))
+
+
+async def get_bytes(store: Store, key: str) -> bytes | None:
+    """One entry of a store; None where there is none."""
+    buffer = await store.get(key, default_buffer_prototype())
+    return None if buffer is None else buffer.to_bytes()
+
+
+async def set_bytes(store: Store, key: str, content: bytes) -> None:
+    """Set one entry of a store."""
+    await store.set(key, default_buffer_prototype().buffer.from_bytes(content))
+
+
+async def create_only(store: Store, key: str, content: bytes) -> None:
+    """Set one entry of a store unless it is there; zarr's own store for fsspec looks first, and another may come between."""
+    base = base_store(store)
+    if not isinstance(base, FsspecStore):
+        await store.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
+        return
+    try:
+        await base.fs._pipe_file(f"{base.path}/{key}", content, mode="create")
+    except (TypeError, NotImplementedError):  # this file system cannot
+        await base.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
+    except OSError:
+        if await get_bytes(base, key) is None:
+            raise
+
+
+def each_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
+    """What a function gives for each item, all requests at once; where one fails it raises when none is on its way any more."""
+    found = _for_each(function, items, return_exceptions=True) if items else []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return found
+
+
+def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
+    """The same array with its chunks in a store, and perhaps of another shape; no document is written."""
+    inner, metadata = array._async_array, array.metadata
+    if shape is not None:
+        metadata = metadata.update_shape(shape)
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
+
+
 def document(node: zarr.Group | zarr.Array[Any], name: str) -> Any:
     """A JSON document below a group; None where there is none."""
     buffer = sync(node.store.get(_below(node, name), default_buffer_prototype()))
     return None if buffer is None else json.loads(buffer.to_bytes())
-
-
-def update_document(node: zarr.Group | zarr.Array[Any], name: str, changes: Mapping[str, Any]) -> None:
-    """Change members of a JSON document of a group or an array; one that is not there is made."""
-    text = json.dumps({**(document(node, name) or {}), **changes}, indent=2)
-    sync(node.store.set(_below(node, name), default_buffer_prototype().buffer.from_bytes(text.encode())))
 
 
 def any_exists(node: zarr.Group, *names: str) -> bool:

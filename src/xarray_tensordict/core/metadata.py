@@ -44,7 +44,9 @@ NS_ATTRS: Mapping[str, Mapping[str, str]] = {
 """The attributes of datetimes and of timedeltas that are stored as int64 nanoseconds, by the kind of their dtype."""
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
-MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR})
+COMMIT_ATTR = "__xarray_tensordict_commit__"
+"""Group attribute of this package while the metadata of a zarr store is replaced: a journal holds it as it was."""
+MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR, COMMIT_ATTR})
 """Attributes that belong to the formats and are not shown."""
 
 KNOWN_VERSION = 1

@@ -34,6 +34,10 @@ class RemovedError(ReplacedError, FileNotFoundError):
     """What was opened is not there any more."""
 
 
+class ChangedError(OSError):
+    """A store was changed by a writer while it was opened or changed; it can be tried again."""
+
+
 def identity_of(status: os.stat_result) -> Identity:
     """What tells a file from the one that takes its place, or is written over it, on any machine that sees it."""
     return status.st_ino, status.st_mtime_ns, status.st_size

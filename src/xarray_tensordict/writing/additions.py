@@ -18,7 +18,7 @@ from .stored_form import Format, Layout
 def plan_added(
     source: Source,
     old: xr.Dataset,
-    inference: Inference,
+    inference: Inference | None,
     names: Collection[str],
     layout: Layout,
     format: Format,  # noqa: A002
@@ -32,7 +32,7 @@ def plan_added(
         Where a dim has two sizes, or two variables claim one path.
     """
     union = _merged(source.flat, old)
-    if old.variables:
+    if inference is not None:
         recorded = {key: RecordedBatch(None, tuple(batch.dims)) for key, batch in inference.groups.items()}
         decided = infer_batch(describe_dataset(union), recorded=recorded)
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.features import is_made_up, is_marked
-from .plan import Node, Source
+from .plan import Node, Source, local_dim
 
 
 def adopt_names(
@@ -41,6 +41,50 @@ def adopt_names(
     ).set_coords(list(source.flat.coords))
     nodes = {key: _node(node, flat) for key, node in source.nodes.items()}
     return replace(source, flat=flat, nodes=nodes), region, names.get(str(append_dim), append_dim)
+
+
+def grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Source, xr.Dataset, frozenset[str]]:
+    """Both under the same names of dims, and which of them grow.
+
+    Where the groups of a tree have a dim of that name each, of different lengths, each is called after its group.
+    """
+    source, _, adopted = adopt_names(source, there, None, append_dim)
+    dim = str(adopted)
+    if dim in there.sizes and dim in source.flat.sizes:
+        return source, there, frozenset([dim])
+    own = {name: tuple(local_dim(str(each), _group(name)) for each in v.dims) for name, v in there.variables.items()}
+    mine = {
+        node.names[local]: tuple(map(str, variable.dims))
+        for node in source.nodes.values()
+        for local, variable in node.variables.items()
+    }
+    if not any(dim in dims for dims in own.values()) or not any(dim in dims for dims in mine.values()):
+        return source, there, frozenset([dim])
+    flat, old = _under_own_names(source.flat, mine), _under_own_names(there, own)
+    found = {str(each) for each in flat.dims if str(each).rpartition(".")[2] == dim}
+    return replace(source, flat=flat), old, frozenset(found)
+
+
+def _group(name: Hashable) -> tuple[str, ...]:
+    return tuple(str(name).split("/")[:-1])
+
+
+def _under_own_names(ds: xr.Dataset, dims: Mapping[Any, tuple[str, ...]]) -> xr.Dataset:
+    """Dims called after the outermost group that has one of that name above, as nodes of a tree share theirs."""
+    owners = {(_group(name), dim) for name, own in dims.items() for dim in own}
+    variables = {}
+    for name, variable in ds.variables.items():
+        group = _group(name)
+        renamed = []
+        for dim in dims[name]:
+            owner = next(group[:n] for n in range(len(group) + 1) if (group[:n], dim) in owners)
+            renamed.append(".".join((*owner, dim)))
+        moved = xr.Variable(renamed, variable._data, variable.attrs, fastpath=True)
+        moved.encoding = variable.encoding
+        variables[name] = moved
+    coords = {name: variables[name] for name in ds.coords}
+    data = {name: variable for name, variable in variables.items() if name not in coords}
+    return xr.Dataset(data, coords=xr.Coordinates(coords, indexes={}), attrs=ds.attrs)
 
 
 def _names(new: xr.Dataset, there: xr.Dataset) -> dict[str, str]:

@@ -106,65 +106,28 @@ def _write_zarr(
     storage_options: dict[str, Any] | None = None,
     progress: bool = False,
 ) -> Any:
+    from ..formats.registry import describe_source
+    from ..formats.zarr.new_arrays import ZarrOptions
     from ..formats.zarr.target import resolve_target
-    from ..formats.zarr.write import ZarrOptions
+    from ..formats.zarr.write import write_store
 
     check_choice("layout", layout, get_args(Layout))
     check_choice("mode", mode, (None, *get_args(ZarrMode)))
     check_choice("zarr_format", zarr_format, (None, 2, 3))
     sizes = _sizes(source)
-    target = resolve_target(store, group, storage_options)
     options = ZarrOptions(
         checked_encoding(encoding, source, layout),
         check_sizes("chunks", chunks, sizes),
         check_sizes("shards", shards, sizes),
         compressors,
-        zarr_format or 3,
+        zarr_format,
         consolidated,
-        target.storage_options,
         compute,
         progress,
     )
-    with client_errors(target.store, target.description):
-        return _into_zarr(
-            source,
-            target,
-            options,
-            layout,
-            mode=mode,
-            append_dim=append_dim,
-            region=region,
-            zarr_format=zarr_format,
-        )
-
-
-def _into_zarr(
-    source: Source,
-    target: Any,
-    options: Any,
-    layout: Layout,
-    *,
-    mode: ZarrMode | None,
-    append_dim: Hashable | None,
-    region: Region | None,
-    zarr_format: Literal[2, 3] | None,
-) -> Any:
-    if append_dim is not None or region is not None or mode in {"a", "a-", "r+"}:
-        from ..formats.zarr.update import update_store
-
-        return update_store(
-            source,
-            target,
-            options,
-            layout,
-            mode=mode,
-            append_dim=append_dim,
-            region=region,
-            zarr_format=zarr_format,
-        )
-    from ..formats.zarr.create import create_store
-
-    return create_store(source, target, options, layout, replace=mode == "w", zarr_format=zarr_format)
+    with client_errors(store, describe_source(store)):
+        target = resolve_target(store, group, storage_options)
+        return write_store(source, target, options, layout, mode=mode, append_dim=append_dim, region=region)
 
 
 def checked_encoding(

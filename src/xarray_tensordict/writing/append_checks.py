@@ -5,6 +5,8 @@ Silence here would be rows that are missing, or values that mean something else 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import xarray as xr
 
@@ -12,8 +14,13 @@ from .plan import Source
 from .store_fit import check_sizes
 
 
-def check_append(source: Source, old: xr.Dataset, dim: str, where: str) -> None:
+def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], where: str) -> None:
     """Check the rows of `source` against the store that the engine shows as `old`.
+
+    Parameters
+    ----------
+    dim
+        The dim that grows; the dims, where groups have one of their own each.
 
     Raises
     ------
@@ -22,34 +29,43 @@ def check_append(source: Source, old: xr.Dataset, dim: str, where: str) -> None:
         differ from what is there. The message names them.
     """
     new = source.flat
-    if dim not in old.sizes:
-        raise ValueError(f"{where}: append_dim={dim!r} is no dim there; the dims are: {sorted(map(str, old.sizes))}")
-    if dim not in new.sizes:
-        raise ValueError(f"append_dim={dim!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}")
-    _check_names(new, old, dim, where)
+    dims = {dim} if isinstance(dim, str) else set(dim)
+    for each in sorted(dims):
+        if each not in old.sizes:
+            raise ValueError(
+                f"{where}: append_dim={each!r} is no dim there; the dims are: {sorted(map(str, old.sizes))}"
+            )
+        if each not in new.sizes:
+            raise ValueError(
+                f"append_dim={each!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}"
+            )
+    _check_names(new, old, dims, where)
     for name, variable in new.variables.items():
-        if dim in variable.dims:
-            check_sizes(str(name), variable, old.variables[name], {dim: None}, where)
+        if dims & set(variable.dims):
+            check_sizes(str(name), variable, old.variables[name], dict.fromkeys(dims), where)
     _refuse_unknown([str(name) for name in new.variables if name not in old.variables], where)
     _check_units(new, old, where)
-    _check_values(source, old, dim, where)
+    _check_values(source, old, dims, where)
 
 
-def _check_names(new: xr.Dataset, old: xr.Dataset, dim: str, where: str) -> None:
-    lacking = [str(name) for name, v in old.variables.items() if dim in v.dims and name not in new.variables]
-    if lacking:
-        raise ValueError(
-            f"{where}: {lacking[:5]} have the dim {dim!r} there and are not in the dataset, so their rows would be missing; "
-            f"add them"
-        )
+def _check_names(new: xr.Dataset, old: xr.Dataset, dims: set[str], where: str) -> None:
     for name, variable in old.variables.items():
-        if dim in variable.dims and dim not in new.variables[name].dims:
+        dim = next((str(dim) for dim in variable.dims if dim in dims), None)
+        if dim is None:
+            continue
+        if name not in new.variables:
+            missing = [str(name) for name, v in old.variables.items() if dim in v.dims and name not in new.variables]
+            raise ValueError(
+                f"{where}: {missing[:5]} have the dim {dim!r} there and are not in the dataset, so their rows would be "
+                f"missing; add them"
+            )
+        if dim not in new.variables[name].dims:
             raise ValueError(
                 f"{where}: variable {name!r} has dims {list(variable.dims)} there, found "
                 f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {dim!r}"
             )
     _refuse_unknown(
-        [str(name) for name, v in new.variables.items() if name not in old.variables and dim in v.dims], where
+        [str(name) for name, v in new.variables.items() if name not in old.variables and dims & set(v.dims)], where
     )
 
 
@@ -70,15 +86,15 @@ def _check_units(new: xr.Dataset, old: xr.Dataset, where: str) -> None:
             )
 
 
-def _check_values(source: Source, old: xr.Dataset, dim: str, where: str) -> None:
+def _check_values(source: Source, old: xr.Dataset, dims: set[str], where: str) -> None:
     """Variables without the dim are not written: they have to be what is there."""
     for node in source.nodes.values():
         for local, variable in node.variables.items():
-            name = node.names[local]
-            if dim in source.flat.variables[name].dims or same_values(variable, old.variables[name]):
+            name, shown = node.names[local], ", ".join(map(repr, sorted(dims)))
+            if dims & set(source.flat.variables[name].dims) or same_values(variable, old.variables[name]):
                 continue
             raise ValueError(
-                f"{where}: variable {name!r} has no dim {dim!r}, so an append leaves it as it is, and its values are not "
+                f"{where}: variable {name!r} has no dim {shown}, so an append leaves it as it is, and its values are not "
                 f"those there; drop it, or overwrite it with mode='a' first"
             )
 

@@ -262,7 +262,7 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     Only if the engine would give the flat names back on opening; the names are kept as they are otherwise.
     """
     flat = {key_of(name): tuple(map(str, variable.dims)) for name, variable in ds.variables.items()}
-    local = {key: tuple(_stripped(dim, key[:-1]) for dim in dims) for key, dims in flat.items()}
+    local = {key: tuple(local_dim(dim, key[:-1]) for dim in dims) for key, dims in flat.items()}
     if local == flat:
         return flat
     shapes = {key_of(name): variable.shape for name, variable in ds.variables.items()}
@@ -271,7 +271,8 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     return local if again == flat else flat
 
 
-def _stripped(dim: str, group: Key) -> str:
+def local_dim(dim: str, group: Key) -> str:
+    """A dim of the flat view as its group calls it."""
     for length in range(len(group), 0, -1):
         prefix = ".".join(group[:length]) + "."
         if dim.startswith(prefix) and len(dim) > len(prefix):

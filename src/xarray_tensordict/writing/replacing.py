@@ -9,16 +9,31 @@ import ctypes
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
-def replaced(target: Path) -> Iterator[Path]:
+def replaced(
+    target: Path, lock: Callable[[], AbstractContextManager[Any]] = nullcontext, *, exclusive: bool = False
+) -> Iterator[Path]:
     """Give a path beside `target` to write to, a file or a folder, which becomes `target` if nothing is raised.
 
     What is at `target` is removed only after that. Links are followed: what they point to is replaced.
+
+    Parameters
+    ----------
+    lock
+        Entered when all is written, for the time of the exchange.
+    exclusive
+        Whether another process may not have put anything there in the meantime.
+
+    Raises
+    ------
+    FileExistsError
+        With `exclusive`, where another process has.
 
     Examples
     --------
@@ -37,7 +52,22 @@ def replaced(target: Path) -> Iterator[Path]:
     except BaseException:
         remove(beside)
         raise
-    swap(beside, target)
+    try:
+        with lock():
+            _put_new(beside, target) if exclusive else swap(beside, target)
+    except BaseException:
+        remove(beside)
+        raise
+
+
+def _put_new(new: Path, target: Path) -> None:
+    """Rename a folder, where there is nothing, or an empty folder, so far."""
+    try:
+        os.rename(new, target)
+    except OSError as error:
+        if not target.exists():
+            raise
+        raise FileExistsError(f"{target}: another process has written it in the meantime") from error
 
 
 def swap(new: Path, target: Path) -> None:

@@ -25,6 +25,7 @@ from zarr.storage import FsspecStore, ObjectStore
 import xarray_tensordict
 from s3_server import S3Server
 from written import assert_bare_tensordict_reads, assert_gives_back, era, reopened
+from xarray_tensordict.formats.zarr import transaction
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
 
@@ -231,18 +232,33 @@ def test_append_and_region_keep_all_records_true(
 
 
 @ALL_KINDS
-def test_a_region_completes_an_append_that_did_not_finish(
+def test_an_append_that_nobody_computes_changes_nothing(
     s3: S3Server, name: str, way: str, zarr_format: Any, layout: Any
 ) -> None:
     store, keywords = place(s3, way, name)
     whole = era(6)
     whole.isel(time=slice(0, 4)).td.to_zarr(store, layout=layout, zarr_format=zarr_format, **keywords)
     rows = whole.isel(time=slice(4, 6))
-    rows.chunk(time=1).td.to_zarr(store, append_dim="time", compute=False, **keywords)  # and nobody computes it
-    # one array has not even grown
-    zarr.open_group(store, mode="r+", use_consolidated=False, **keywords)["t2m"].resize((4, 2, 3))
-    rows.td.to_zarr(store, region={"time": slice(4, 6)}, **keywords)
+    rows.chunk(time=1).td.to_zarr(store, append_dim="time", compute=False, **keywords)
+    assert_gives_back(store, whole.isel(time=slice(0, 4)), **keywords)
+    rows.td.to_zarr(store, append_dim="time", **keywords)
     assert_gives_back(store, whole, **keywords)
+
+
+@pytest.mark.parametrize("way", ["url", "obstore"])
+def test_one_writer_at_a_time_takes_a_store(s3: S3Server, name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, keywords = place(s3, way, name)
+    batched(4).td.to_zarr(store, **keywords)
+    opened = ObjectStore(s3.obstore(name))
+    with transaction.taken(opened, "here"), monkeypatch.context() as patch:
+        patch.setattr(transaction, "WAIT", 0.1)
+        with pytest.raises(BlockingIOError, match="try again"):
+            batched(2).td.to_zarr(store, append_dim="time", **keywords)
+    s3.asked()
+    batched(2).td.to_zarr(store, append_dim="time", **keywords)
+    keys = [key for method, key in s3.asked() if method == "PUT"]
+    assert keys.count(f"{name}/{transaction.LOCK}") == 1
+    assert xr.open_dataset(store, engine="tensordict", **keywords).sizes["time"] == 6
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,9 @@ def _planned(source: Source, file: h5py.File, path: Path, prefix: Key, dim: str)
     ds = open_flat(store, OpenOptions(nested=True))
     there = _There(ds, infer_dataset(ds), where)
     check_append(source, ds, dim, where)
-    found = Append(dim, "/" + "/".join(prefix), batches=grown(there, dim, int(source.flat.sizes[dim])))
+    found = Append(
+        dim, "/" + "/".join(prefix), batches=grown(there.inference.groups, {dim: int(source.flat.sizes[dim])})
+    )
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
             if dim in source.flat.variables[node.names[local]].dims:

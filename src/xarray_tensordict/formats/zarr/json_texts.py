@@ -1,47 +1,66 @@
-"""Variables of a zarr store that are kept as JSON texts: rows of Python objects, and the entry ``_unbatched``."""
+"""Variables of a zarr store that are kept as JSON texts: rows of Python objects, and the entry ``_unbatched``.
+
+A new text goes into a chunk that the document does not name: the key of the chunk is spelled in another way each time. So
+readers see the old text until the document changes, and a write that dies leaves it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 import zarr
+from zarr.storage import MemoryStore
 
-from ..._compat.zarr import unpickles
+from ..._compat.zarr import each_at_once, get_bytes, run, unpickles
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ...core.model import Key
 from ...core.objects import to_json
-from ...writing.plan import WritePlan, unbatched_object
 from ...writing.stored_form import Place, store_form, with_values
-from .completeness import JsonText
-from .entries import put_entries
-from .texts import text_entries, whole_texts
-from .there import There
-from .undo import Undo
-from .write import json_markers
+from .new_arrays import json_markers, json_variable
+from .transaction import is_document, join
+
+if TYPE_CHECKING:
+    from .update import There
+
+_LARGEST_CHUNK = 1 << 30
+"""Codecs refuse more than 2 GiB."""
 
 
-def rewrite_texts(texts: Mapping[Key, xr.Variable], there: There, undo: Undo) -> None:
-    """Write new values of variables that are kept as JSON: rows of objects, and parts of the entry ``_unbatched``."""
-    unbatched = {key: variable for key, variable in texts.items() if there.text_path(key) == UNBATCHED_NAME}
+def stage_texts(texts: Mapping[Key, xr.Variable], added: Mapping[str, Any], there: There) -> None:
+    """Stage new values of variables that are kept as JSON: rows of objects, and parts of the entry ``_unbatched``.
+
+    Parameters
+    ----------
+    added
+        New parts of the entry ``_unbatched``, as they are stored.
+    """
+    content: dict[str, Any] | None = None
     for key, variable in texts.items():
-        if key not in unbatched:
-            _put_text(there.root, "/".join(key), _rows_text(key, variable, there), undo)
-    if unbatched:
-        content = _unbatched_content(there)
-        for key, variable in unbatched.items():
-            path = "/".join(key)
-            content[path] = with_values(path, content[path], np.asarray(variable.values))
-        _put_unbatched(content, there, undo)
+        path = "/".join(key)
+        if path in there.arrays:
+            _stage(there, path, *_rows_text(key, variable, there))
+            continue
+        content = _unbatched_content(there) if content is None else content
+        if path not in content:
+            raise ValueError(
+                f"{there.where}: {path!r} has a dtype or a codec that cannot be written to; write a new store"
+            )
+        content[path] = with_values(path, content[path], np.asarray(variable.values))
+    if added:
+        content = {**(_unbatched_content(there) if content is None else content), **added}
+    if content is not None:
+        attrs = _attrs_of(there, UNBATCHED_NAME) or {NON_TENSOR_ATTR: {"encoding": "json"}}
+        _stage(there, UNBATCHED_NAME, to_json(content, UNBATCHED_NAME), attrs)
 
 
-def _rows_text(key: Key, variable: xr.Variable, there: There) -> JsonText:
-    batch = there.inference.groups[key[:-1]]
+def _rows_text(key: Key, variable: xr.Variable, there: There) -> tuple[str, dict[str, Any]]:
+    batch = there.batches[key[:-1]]
     name = "/".join(key)
-    attrs = _attrs_of_text(there.root, name)
+    attrs = _attrs_of(there, name)
     place = Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims)))
     held = variable.copy(data=variable.values.astype(object))
     stored = store_form(held, place)
@@ -49,37 +68,60 @@ def _rows_text(key: Key, variable: xr.Variable, there: There) -> JsonText:
     if stored.form != "json":
         stored.payload = held.values.tolist()
     markers = json_markers(stored, tuple(variable.shape[: len(batch.sizes)]))
-    return JsonText(to_json(stored.payload, name), {**attrs, **markers})
+    return to_json(stored.payload, name), {**attrs, **markers}
 
 
-def _attrs_of_text(root: zarr.Group, path: str) -> dict[str, Any]:
-    found = whole_texts(root, [path]).get(path)
-    member = root.get(path)
-    return dict(found.attrs if found is not None else {} if member is None else member.attrs)
-
-
-def _put_text(root: zarr.Group, path: str, text: JsonText, undo: Undo) -> None:
-    entries = text_entries(root, path, text)
-    undo.rewrites(path)
-    put_entries(root, path, entries)
-
-
-def _put_unbatched(content: Mapping[str, Any], there: There, undo: Undo) -> None:
-    attrs = _attrs_of_text(there.root, UNBATCHED_NAME) or {NON_TENSOR_ATTR: {"encoding": "json"}}
-    _put_text(there.root, UNBATCHED_NAME, JsonText(to_json(content, UNBATCHED_NAME), attrs), undo)
+def _attrs_of(there: There, path: str) -> dict[str, Any]:
+    array = there.arrays.get(path)
+    return {} if array is None else {name: v for name, v in array.attrs.items() if name != "_ARRAY_DIMENSIONS"}
 
 
 def _unbatched_content(there: There) -> dict[str, Any]:
-    entry = there.root.get(UNBATCHED_NAME)
-    if isinstance(entry, zarr.Array) and unpickles(entry):
+    array = there.arrays.get(UNBATCHED_NAME)
+    if array is None:
+        return {}
+    if unpickles(array):
         raise PermissionError(
             f"{there.where}: a codec of the entry {UNBATCHED_NAME!r} would unpickle it, which can run any code; write the "
             f"store again, with mode='w'"
         )
-    text = whole_texts(there.root, [UNBATCHED_NAME]).get(UNBATCHED_NAME)
-    return {} if text is None else dict(json.loads(text.text))
+    return dict(json.loads(np.asarray(array[...]).tobytes()))
 
 
-def merge_unbatched(plan: WritePlan, there: There, undo: Undo) -> None:
-    """Add what a plan puts into the entry ``_unbatched`` to what is there."""
-    _put_unbatched({**_unbatched_content(there), **unbatched_object(plan)}, there, undo)
+def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None:
+    """Stage the document of the array of a text, and note its chunks."""
+    change = there.change
+    key, is_v3 = join(change.path, path), change.zarr_format == 3
+    old = change.staged.document(join(key, "zarr.json" if is_v3 else ".zarray"))
+    other = old is not None and (old["chunk_key_encoding"]["name"] == "default" if is_v3 else len(old["shape"]) == 1)
+    variable = json_variable(path.rpartition("/")[2], text, attrs, set())
+    dim = str(variable.dims[0])
+    shape, dims = ((variable.size,), [dim]) if is_v3 or not other else ((1, variable.size), [f"{dim}_text", dim])
+    chunks = tuple(max(1, min(size, _LARGEST_CHUNK)) for size in shape)
+    encoding: Any = {"name": "v2" if other else "default", "separator": "." if other else "/"}
+    names: Any = dims
+    memory = MemoryStore()
+    version: Any = change.zarr_format
+    array = zarr.create_group(memory, zarr_format=version).create_array(
+        key,
+        shape=shape,
+        chunks=chunks,
+        dtype="uint8",
+        chunk_key_encoding=encoding if is_v3 else None,
+        dimension_names=names if is_v3 else None,
+        attributes=dict(variable.attrs) if is_v3 else {**variable.attrs, "_ARRAY_DIMENSIONS": dims},
+    )
+    array[...] = variable.values.reshape(shape)
+    for name, content in _entries(memory, key).items():
+        if is_document(name):
+            change.staged.put(name, content)
+        else:
+            change.texts[name] = content
+
+
+def _entries(memory: MemoryStore, path: str) -> dict[str, bytes]:
+    async def keys() -> list[str]:
+        return [key async for key in memory.list_prefix(f"{path}/")]
+
+    names = run(keys())
+    return dict(zip(names, each_at_once(lambda key: get_bytes(memory, key), names), strict=True))

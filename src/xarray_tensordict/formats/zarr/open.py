@@ -44,6 +44,7 @@ from ..._compat.zarr import (
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
 from .local import folder_of, is_local
+from .transaction import as_committed
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 _ABSENT = (FileNotFoundError, GroupNotFoundError, NodeNotFoundError, ContainsArrayError)
@@ -133,7 +134,8 @@ def open_node(
     request = _Request(source, description, consolidated, storage_options, zarr_format)
     with client_errors(source, description), quiet(*ZARR_SAYS):
         node, torch_dtype = _open(request)
-        return Opened(_at_absolute_path(node), owns, torch_dtype)
+        node = _at_absolute_path(node)
+        return Opened(as_committed(node) if isinstance(node, zarr.Group) else node, owns, torch_dtype)
 
 
 def _at_absolute_path(node: Node) -> Node:

@@ -35,9 +35,11 @@ from ...core.metadata import (
 )
 from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
-from .completeness import kept_texts, mark_of, tell_incomplete
+from ..fingerprint import ChangedError
+from .completeness import tell_incomplete
 from .local import Guard, GuardedArray, as_raw
 from .open import Node, child, is_remote, open_members, open_node
+from .transaction import state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
@@ -58,6 +60,7 @@ class ZarrGroupStore:
         self._fields: dict[Key, StoredGroup] = {}
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
+        self._state: tuple[Any, Any] | None = None
         self.single: tuple[str, zarr.Array[Any], str | None] | None = None
 
     @classmethod
@@ -96,6 +99,7 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
+        state = state_of(source)
         opened = open_node(
             source, description, consolidated=consolidated, storage_options=storage_options, zarr_format=zarr_format
         )
@@ -107,7 +111,9 @@ class ZarrGroupStore:
             if opened.owns:
                 opened.node.store.close()
             raise
-        return cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+        found = cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+        found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
+        return found
 
     @classmethod
     def _of_array(
@@ -149,7 +155,10 @@ class ZarrGroupStore:
             node = self._nodes.pop(key) if key in self._nodes else self.zarr_group["/".join(key)]
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
-        return _GroupReader(self, node, key).read()
+        found = _GroupReader(self, node, key).read()
+        if self._state is not None and state_of(self._state[0]) != self._state[1]:
+            raise ChangedError(f"{self._description}: the store was changed while it was opened; open it again")
+        return found
 
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
         """The members of a group, as :func:`open_members` gives them.
@@ -182,11 +191,6 @@ class ZarrGroupStore:
                 return found
         return None
 
-    def pending_record(self, key: Key) -> Any:
-        """The record of the batch that a group is to get when its arrays are whole."""
-        mark = mark_of(self.zarr_group)
-        return None if mark is None else mark.get("records", {}).get("/".join(key))
-
     def keep_fields(self, group: StoredGroup) -> None:
         """Remember the group that stands for a structured array."""
         self._fields[group.key] = group
@@ -208,7 +212,7 @@ class _GroupReader:
     def read(self) -> StoredGroup:
         attrs = dict(self._node.attrs)
         where = f"{self._owner.description}, group {group_name(self._key)!r}"
-        record = (self._owner.is_marked and self._owner.pending_record(self._key)) or attrs.get(BATCH_ATTR)
+        record = attrs.get(BATCH_ATTR)
         recorded = None if record is None else parse_batch_record(record, where)
         self._multiscales = axes_of_multiscales(attrs)
         if self._owner.single is not None:
@@ -220,8 +224,6 @@ class _GroupReader:
                 self._groups.append(name)
             else:
                 self._add(name, member)
-        if self._owner.is_marked:
-            self._add_kept()
         self._settle_scalars()
         shown = {
             name: value
@@ -251,17 +253,6 @@ class _GroupReader:
             and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
-
-    def _add_kept(self) -> None:
-        """Show the texts that a mark keeps in the place of arrays that a write has left in pieces, or not at all."""
-        for path, kept in kept_texts(self._owner.zarr_group).items():
-            *key, name = path.split("/")
-            shown = self._arrays.get(name)
-            if tuple(key) != self._key or (shown is not None and shown.non_tensor):
-                continue
-            self._left_out = [left for left in self._left_out if left.key != (*self._key, name)]
-            self._payloads[name] = kept.text.encode()
-            self._add_non_tensor(name, kept.attrs)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any, Literal
 import zarr
 from zarr.abc.store import Store
 
+from ..._compat.zarr import get_bytes, run
 from ...core.model import Key, group_name
+from ..places import Place, place_of
 from ..registry import describe_source
+from .transaction import JOURNAL, LOCK, join
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs")
 
@@ -28,21 +32,28 @@ class ZarrTarget:
     description
         How messages call it.
     path
-        Of a folder or a zip file.
+        Of a folder or a zip file, absolute.
     store
-        What zarr and xarray take.
+        The store of zarr.
     prefix
         The group in it that is written.
-    storage_options
-        For a URL.
     """
 
     kind: Literal["folder", "zip", "store"]
     description: str
     path: Path | None
-    store: Any
+    store: Store
     prefix: Key
-    storage_options: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The target with its group, as messages call it."""
+        return f"{self.description}, group {group_name(self.prefix)!r}" if self.prefix else self.description
+
+    @property
+    def place(self) -> Place:
+        """The group, as a place."""
+        return place_of(self.store).below("/".join(self.prefix))
 
     def exists(self) -> bool:
         """Whether there is anything at the target group."""
@@ -52,37 +63,39 @@ class ZarrTarget:
         if self.kind == "folder":
             assert self.path is not None
             place = self.path.joinpath(*self.prefix)
-            return place.is_file() or (place.is_dir() and any(place.iterdir()))
-        return self.group() is not None or self._array_there()
+            names = {child.name for child in place.iterdir()} if place.is_dir() else set()
+            return place.is_file() or bool(names - {JOURNAL, LOCK})
+        return node_at(self.store, "/".join(self.prefix)) is not None
 
-    def group(self) -> zarr.Group | None:
-        """The group that is there, past consolidated metadata; None where there is none."""
-        try:
-            return zarr.open_group(
-                self.store,
-                path="/".join(self.prefix),
-                mode="r",
-                use_consolidated=False,
-                storage_options=self.storage_options,
-            )
-        except (FileNotFoundError, KeyError, zarr.errors.GroupNotFoundError, zarr.errors.ContainsArrayError):
+    def group_format(self) -> int | None:
+        """The zarr format of the group that is there; None where there is none."""
+        if self.path is not None and not self.path.exists():
             return None
+        found = node_at(self.store, "/".join(self.prefix))
+        return found[1] if found is not None and found[0] == "group" else None
 
-    def _array_there(self) -> bool:
-        try:
-            zarr.open_array(self.store, path="/".join(self.prefix), mode="r", storage_options=self.storage_options)
-        except (FileNotFoundError, KeyError, zarr.errors.ArrayNotFoundError, zarr.errors.ContainsGroupError):
-            return False
-        return True
+    def root(self) -> str:
+        """The path of the outermost group: where the metadata is consolidated, and a change is noted."""
+        for length in range(len(self.prefix) + 1):
+            path = "/".join(self.prefix[:length])
+            if node_at(self.store, path) is not None:
+                return path
+        return ""
 
-    @property
-    def name(self) -> str:
-        """The target with its group, as messages call it."""
-        return f"{self.description}, group {group_name(self.prefix)!r}" if self.prefix else self.description
+
+def node_at(store: Store, path: str) -> tuple[str, int] | None:
+    """What is at a path of a store, "group" or "array", and its zarr format; None where there is nothing."""
+    found = run(get_bytes(store, join(path, "zarr.json")))
+    if found is not None:
+        return str(json.loads(found).get("node_type")), 3
+    for name, kind in ((".zgroup", "group"), (".zarray", "array")):
+        if run(get_bytes(store, join(path, name))) is not None:
+            return kind, 2
+    return None
 
 
 def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any] | None) -> ZarrTarget:
-    """Say what the ``store`` argument is.
+    """Say what the ``store`` argument is; relative paths start at the present working directory, now and later.
 
     Raises
     ------
@@ -100,26 +113,29 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
     if isinstance(store, zarr.Group | zarr.storage.StorePath):
         prefix = (*(part for part in store.path.split("/") if part), *prefix)
         store = store.store
-    if isinstance(store, zarr.storage.LocalStore) and not store.read_only:
-        return ZarrTarget("folder", description, Path(store.root), str(store.root), prefix)
+    if isinstance(store, zarr.storage.LocalStore):
+        return _folder(store.root, description, prefix)
     if isinstance(store, zarr.storage.ZipStore):
         return ZarrTarget("zip", description, Path(store.path), store, prefix)
     if isinstance(store, str | os.PathLike):
-        text = os.fspath(store)
-        if isinstance(text, bytes):
-            text = os.fsdecode(text)
+        text = os.fsdecode(os.fspath(store))
         if "://" in text and not text.startswith("file://"):
-            return ZarrTarget("store", description, None, text, prefix, storage_options)
-        path = Path(os.path.expanduser(text.removeprefix("file://")))
-        kind: Literal["folder", "zip"] = "zip" if path.suffix == ".zip" or path.is_file() else "folder"
-        return ZarrTarget(kind, description, path, str(path), prefix)
+            opened = zarr.storage.FsspecStore.from_url(text, storage_options=storage_options)
+            return ZarrTarget("store", description, None, opened, prefix)
+        return _folder(text.removeprefix("file://"), description, prefix)
+    if isinstance(store, dict):
+        store = zarr.storage.MemoryStore(store)
     if isinstance(store, Store):
         return ZarrTarget("store", description, None, store, prefix)
-    if isinstance(store, dict):
-        return ZarrTarget("store", description, None, zarr.storage.MemoryStore(store), prefix)
     raise TypeError(
         f"store: expected a path, a URL, a zarr store or a zarr group to write to, found {type(store).__name__}"
     )
+
+
+def _folder(path: Any, description: str, prefix: Key) -> ZarrTarget:
+    absolute = Path(os.path.abspath(os.path.expanduser(path)))
+    kind: Literal["folder", "zip"] = "zip" if absolute.suffix == ".zip" or absolute.is_file() else "folder"
+    return ZarrTarget(kind, description, absolute, zarr.storage.LocalStore(absolute), prefix)
 
 
 def check_replaceable(target: ZarrTarget) -> None:
@@ -140,10 +156,9 @@ def check_replaceable(target: ZarrTarget) -> None:
                 f"{target.description}: mode='w' would replace this file, which is no zip file; delete it first"
             )
         return
-    there = [child.name for child in target.path.iterdir()]
+    there = {child.name for child in target.path.iterdir()} - {JOURNAL, LOCK}
     if there and not any(name in there for name in _MARKS):
         raise ValueError(
             f"{target.description}: mode='w' would replace this folder, which is no zarr store: it holds "
-            f"{sorted(there)[:5]}; "
-            f"choose another path, or delete it first"
+            f"{sorted(there)[:5]}; choose another path, or delete it first"
         )

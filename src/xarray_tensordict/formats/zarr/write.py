@@ -1,261 +1,341 @@
-"""The zarr writer: carry a :class:`~...writing.plan.WritePlan` out with xarray's own ``Dataset.to_zarr``, group by group.
-
-Nested names never reach xarray, which writes them as nested arrays that it cannot read again. The record of the batch
-is written last, when all arrays are whole.
-"""
+"""``ds.td.to_zarr``: a store is created or replaced, or one that is there is changed."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import tempfile
+from collections.abc import Hashable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xarray as xr
-from xarray.core.coordinates import Coordinates
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, ZipStore
 
-from ..._compat.xarray import past_cache
-from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
+from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
+from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key
-from ...core.objects import jsonable, to_json
-from ...writing.blockwise import contiguous
-from ...writing.encodings import fits_shards, zarr_encoding
-from ...writing.plan import GroupPlan, WritePlan, unbatched_object
-from ...writing.running import compute_all
-from ...writing.stored_form import Stored
-from .finish import Finish, delayed_finish, finish, mark, zarr_writes
+from ...writing.lazy_sources import refuse_reading_from
+from ...writing.plan import Source, plan_write
+from ...writing.replacing import replaced, swap
+from ...writing.stored_form import Layout
+from ...writing.streaming import stream_source
+from .blocks import held_by_dask, write_in_memory, writes
+from .change import Change, carry_out, delayed, settle, zarr_writes
+from .new_arrays import NewGroup, ZarrOptions, new_groups
+from .target import ZarrTarget, check_replaceable, node_at
+from .transaction import JOURNAL, LOCK, Staged, is_document, join, pending, taken
+
+Groups = Mapping[Key, NewGroup]
 
 
-@dataclass(frozen=True)
-class ZarrOptions:
-    """What the caller says about the arrays and the store.
-
-    Attributes
-    ----------
-    encoding
-        By the names of the Dataset, as in ``Dataset.to_zarr``.
-    chunks, shards
-        Sizes by dim.
-    compressors
-        As in ``zarr.create_array``, for all arrays.
-    zarr_format
-        2 or 3.
-    consolidated
-        None and True consolidate where the store supports it.
-    storage_options
-        For a URL.
-    compute
-        False: write metadata and what is in memory, return the rest as a dask ``Delayed``.
-    progress
-        Show a bar while dask computes.
-    """
-
-    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    chunks: Mapping[str, int] = field(default_factory=dict)
-    shards: Mapping[str, int] = field(default_factory=dict)
-    compressors: Any = None
-    zarr_format: int = 3
-    consolidated: bool | None = None
-    storage_options: dict[str, Any] | None = None
-    compute: bool = True
-    progress: bool = False
-
-
-def write_new(plan: WritePlan, store: Any, prefix: Key, options: ZarrOptions, *, in_place: bool = True) -> Any:
-    """Write a whole plan into a store where there is nothing yet below `prefix`, or what is there goes.
-
-    The arrays are created first, with what is in memory; then dask writes all others as one graph; then come the records of
-    the batch, so that a store that was not finished does not pass for a whole one.
-
-    Parameters
-    ----------
-    in_place
-        Whether others may see the store before it is whole: it is marked until then.
+def write_store(
+    source: Source,
+    target: ZarrTarget,
+    options: ZarrOptions,
+    layout: Layout,
+    *,
+    mode: str | None,
+    append_dim: Hashable | None,
+    region: Any,
+) -> Any:
+    """Write a store as ``Dataset.to_zarr`` does with the same arguments.
 
     Returns
     -------
     dask.delayed.Delayed or None
-        With ``compute=False`` what writes the rest, and finishes.
-    """
-    datasets = {key: dataset_of(plan, key, options) for key in plan.groups}
-    for key, ds in datasets.items():
-        explicit_encoding(ds, plan.groups[key], options)  # raises before anything is written
-    records = {key: group.batch_record for key, group in plan.groups.items() if group.batch_record is not None}
-    step = Finish(store, prefix, options.storage_options, options.consolidated is not False, records)
-    pending = ["/".join((*key, str(name))) for key, ds in datasets.items() for name in ds.variables if ds[name].chunks]
-    content = {
-        "kind": "create",
-        "arrays": pending,
-        "records": {"/".join(key): record for key, record in records.items()},
-    }
-    delayed = []
-    with zarr_writes():
-        for key, ds in datasets.items():
-            if in_place and not key:
-                ds = ds.assign_attrs({INCOMPLETE_ATTR: content})
-            mode = "a" if key else "w"
-            delayed.append(write_group(ds, plan.groups[key], store, (*prefix, *key), options, mode=mode))
-    if not pending:
-        delayed = []
-    elif in_place:
-        mark(step, {**content, "created": True})
-    if options.compute or not pending:
-        compute_all(delayed, progress=options.progress)
-        finish(step)
-        return None if options.compute else delayed_finish(step, ())
-    # a template: tensordict opens it, and whoever fills it
-    finish(step, unmark=False)
-    return delayed_finish(step, delayed)
-
-
-def write_group(ds: xr.Dataset, group: GroupPlan, store: Any, path: Key, options: ZarrOptions, *, mode: str) -> Any:
-    """Create the arrays of one group through xarray, and write those in memory; the others are left to a ``Delayed``.
-
-    Chunks of dask are aligned with the chunks or shards of the store, so that no two tasks write to one of them.
-    """
-    to_zarr: Any = ds.to_zarr
-    return to_zarr(
-        store,
-        group="/".join(path) or None,
-        mode=mode,
-        encoding=explicit_encoding(ds, group, options),
-        compute=False,
-        consolidated=False,
-        align_chunks=True,
-        storage_options=options.storage_options,
-        zarr_format=options.zarr_format,
-    )
-
-
-def explicit_encoding(ds: xr.Dataset, group: GroupPlan, options: ZarrOptions) -> dict[str, dict[str, Any]]:
-    """What the caller asks for by variable, over the encoding that was chosen.
+        With ``compute=False`` what writes the values.
 
     Raises
     ------
-    ValueError
-        For shards that do not hold whole chunks.
+    FileExistsError
+        Where something is there and may not be replaced.
+    FileNotFoundError
+        Where there is no store to be changed.
+    ValueError, TypeError, NotImplementedError
+        For what does not fit the store; nothing has been written.
+    BlockingIOError, OSError
+        Where another writer is changing the store, or has changed it; nothing has been written.
     """
-    found: dict[str, dict[str, Any]] = {}
-    for local in group.stored:
-        asked = options.encoding.get(group.node.names[local])
-        if asked is None or local not in ds.variables:
-            continue
-        merged = {**ds.variables[local].encoding, **asked}
-        shards, chunks = merged.get("shards"), merged.get("chunks")
-        if shards is not None and not fits_shards(chunks, shards):
-            if asked.get("shards") is not None and asked.get("chunks") is not None:
-                raise ValueError(
-                    f"encoding: the shards {shards} of {group.node.names[local]!r} do not hold whole chunks, which are "
-                    f"{chunks}; choose shards that are multiples of the chunks"
-                )
-            # one of both was asked for, and the other chosen here
-            merged.pop("shards" if asked.get("shards") is None else "chunks")
-            if "chunks" not in merged:
-                merged["chunks"] = shards
-        found[local] = merged
-    return found
-
-
-def check_attrs(plan: WritePlan) -> None:
-    """Raise ``TypeError`` for attributes that JSON does not hold, before the target is touched."""
-    for key, group in plan.groups.items():
-        owners = {f"group {'/' + '/'.join(key)!r}": group.attrs or {}}
-        owners |= {f"variable {group.node.names[name]!r}": v.attrs for name, v in group.node.variables.items()}
-        for owner, attrs in owners.items():
-            for name, value in attrs.items():
-                try:
-                    json.dumps(jsonable(value))
-                except (TypeError, ValueError) as error:
-                    raise TypeError(
-                        f"attribute {name!r} of {owner} is {value!r:.60}, which JSON does not hold ({error}), and zarr keeps "
-                        f"attributes as JSON; convert it to a number, a string or a list, or delete it"
-                    ) from error
-
-
-# -- one group as a Dataset that xarray writes as it is ----------------------------------------------------------------
-
-
-def dataset_of(plan: WritePlan, key: Key, options: ZarrOptions) -> xr.Dataset:
-    """One group as a Dataset whose variables xarray writes as they are, markers among their attributes."""
-    group = plan.groups[key]
-    sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
-    variables = {name: _variable(name, stored, plan, group, sizes, options) for name, stored in group.stored.items()}
-    if not key and plan.unbatched:
-        variables[UNBATCHED_NAME] = json_variable(
-            UNBATCHED_NAME, to_json(unbatched_object(plan), UNBATCHED_NAME), {}, _dims(variables)
+    _check_arguments(target, mode, append_dim, region)
+    if append_dim is None and region is None and mode not in {"a", "a-", "r+"}:
+        return _create(source, target, options, layout, replace=mode == "w")
+    found = target.group_format()
+    if found is None:
+        if mode in {"a", "a-"} and append_dim is None:
+            return _create(source, target, options, layout, replace=False)
+        raise FileNotFoundError(f"{target.name}: there is no zarr group to change; write one first, with mode='w'")
+    if options.zarr_format not in (None, found):
+        raise ValueError(
+            f"{target.name}: zarr_format={options.zarr_format} was given, and the store has zarr format {found}"
         )
-    coords = {name for name in group.coords if not _needs_record(group.stored[name])}
-    data = {name: variable for name, variable in variables.items() if name not in coords}
-    own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs=group.attrs or {})
+    options = replace(options, zarr_format=found)
+    if region is not None:
+        return _write_region(source, target, options, region)
+    return _change(source, target, options, layout, mode=str(mode), append_dim=append_dim)
 
 
-def _needs_record(stored: Stored) -> bool:
-    """Whether the array itself says that it is a coordinate, since CF cannot."""
-    return stored.record.get("role") == "coord" or stored.form == "json"
+def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable | None, region: Any) -> None:
+    changes = append_dim is not None or region is not None or mode in {"a", "a-", "r+"}
+    if changes and target.kind == "zip":
+        raise ValueError(
+            f"{target.description}: a zip file cannot be changed in place; unpack it, change the folder, and write "
+            "it again with mode='w'"
+        )
+    if append_dim is not None and region is not None:
+        raise ValueError(f"expected append_dim or region, found both: append_dim={append_dim!r}, region={region!r}")
+    if append_dim is not None and mode not in {None, "a", "a-"}:
+        raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
+    if region is not None and mode not in {None, "a", "r+"}:
+        raise ValueError(f"region goes with mode='r+', 'a' or none, found mode={mode!r}")
 
 
-def _dims(variables: Mapping[str, xr.Variable]) -> set[str]:
-    return {str(dim) for variable in variables.values() for dim in variable.dims}
+# -- a store that is there ---------------------------------------------------------------------------------------------
 
 
-def _variable(
-    name: str, stored: Stored, plan: WritePlan, group: GroupPlan, sizes: tuple[int, ...], options: ZarrOptions
-) -> xr.Variable:
-    if stored.form == "json":
-        attrs = {**stored.variable.attrs, **json_markers(stored, sizes)}
-        taken = {str(dim) for other in group.node.variables.values() for dim in other.dims}
-        return json_variable(name, to_json(stored.payload, name), attrs, taken)
-    attrs = {**stored.variable.attrs, **array_markers(stored, sizes)}
-    variable = xr.Variable(stored.variable.dims, past_cache(contiguous(stored.variable))._data, attrs, fastpath=True)
-    cut = zarr_encoding(
-        group.node.names[name],
-        stored.variable,
-        zarr_format=options.zarr_format,
-        batch_dims=group.batch_dims,
-        chunks=options.chunks,
-        shards=options.shards,
-        compressors=options.compressors,
+def _change(
+    source: Source, target: ZarrTarget, options: ZarrOptions, layout: Layout, *, mode: str, append_dim: Hashable | None
+) -> Any:
+    from .update import add, append, open_there, settle_lazy
+
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        there = open_there(target, options, options.zarr_format or 3)
+        settle_lazy(source, there)
+        if append_dim is None:
+            add(source, there, options, layout, mode=mode)
+        else:
+            append(source, there, str(append_dim))
+        if options.compute:
+            carry_out(there.change, progress=options.progress)
+            return None
+    return delayed(there.change)
+
+
+def _write_region(source: Source, target: ZarrTarget, options: ZarrOptions, region: Any) -> Any:
+    """Whole chunks are written without more ado, by many processes at once; for anything else the store is taken."""
+    from .update import open_there, settle_lazy, write_region
+
+    def planned() -> tuple[Any, bool]:
+        there = open_there(target, options, options.zarr_format or 3)
+        settle_lazy(source, there)
+        return there, write_region(source, there, region)
+
+    root = target.root()
+    if pending(target.store, root) is not None:
+        with taken(target.store, target.name, root):
+            pass  # which puts back what a killed writer has left
+    there, is_apart = planned()
+    if not is_apart:
+        with taken(target.store, target.name, root):
+            there, _ = planned()
+            if options.compute:
+                carry_out(there.change, progress=options.progress)
+        if not options.compute:
+            return delayed(there.change)
+    last = partial(settle, target, root, there.change.consolidate)
+    if is_apart:
+        with zarr_writes():
+            write_in_memory(there.change.blocks)
+        held = held_by_dask(there.change.blocks)
+        if not options.compute:
+            return writes(held, last)
+        if held:
+            _compute(writes(held, _nothing), options)
+    last()
+    return None
+
+
+def _nothing(first: Any) -> None:
+    return None
+
+
+def _compute(delayed: Any, options: ZarrOptions) -> None:
+    from ...writing.running import compute_all
+
+    with zarr_writes():
+        compute_all([delayed], progress=options.progress)
+
+
+# -- a new store -------------------------------------------------------------------------------------------------------
+
+
+def _create(source: Source, target: ZarrTarget, options: ZarrOptions, layout: Layout, *, replace: bool) -> Any:
+    """Write a new store: a local folder or a zip file beside and renamed, any other in place."""
+    if not replace:
+        _refuse_existing(target)
+    else:
+        check_replaceable(target)
+    if target.kind == "zip" and target.prefix and target.exists():
+        raise ValueError(
+            f"{target.name}: a zip file cannot be changed in place, and all else in it would be lost; unpack it, write the "
+            "group to the folder, and pack it again"
+        )
+    if target.kind == "zip" and not options.compute:
+        raise NotImplementedError(
+            f"{target.description}: a zip file is written at once, compute=False is not possible; write to a folder, "
+            "and pack it when it is whole"
+        )
+    options = _with_format(target, options)
+    beside = target.kind == "zip" or (target.kind == "folder" and options.compute)
+    if not beside:
+        refuse_reading_from(source.flat, target.place, target.name)
+    stream_source(source)
+    plan = plan_write(source, layout, "zarr", encoding=options.encoding)
+    groups = new_groups(plan, options)
+    if target.kind == "zip":
+        _create_zip(groups, target, options)
+    elif beside:
+        _create_folder(groups, target, options, replace=replace)
+    else:
+        return _create_in_place(groups, target, options, replace=replace)
+    return None
+
+
+def _refuse_existing(target: ZarrTarget) -> None:
+    if target.exists():
+        raise FileExistsError(
+            f"{target.name}: there is something already. Pass mode='w' to replace it, mode='a' to add to it, or "
+            "append_dim= to append; or choose another path"
+        )
+
+
+def _with_format(target: ZarrTarget, options: ZarrOptions) -> ZarrOptions:
+    """A group in a store has the format of the store; a new store that which is asked for, or zarr's default."""
+    found = None
+    if target.prefix and target.kind != "zip":
+        found = replace(target, prefix=()).group_format()
+        if found is not None and options.zarr_format not in (None, found):
+            raise ValueError(
+                f"{target.description}: zarr_format={options.zarr_format} was given, and the store has zarr format {found}"
+            )
+    default = int(zarr.config.get("default_zarr_format", 3))
+    return replace(options, zarr_format=options.zarr_format or found or default)
+
+
+def _staged(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, consolidate: bool) -> Change:
+    """All groups of a new store, staged."""
+    with zarr_writes():
+        change = Change(Staged(target.store), target, target.root(), options.zarr_format or 3, consolidate)
+        change.require_parents()
+        for key, group in groups.items():
+            change.create(key, group)
+    return change
+
+
+def _fill(groups: Groups, store: Store, target: ZarrTarget, options: ZarrOptions, *, consolidate: bool) -> None:
+    """Write to a store that nobody sees."""
+    carry_out(
+        _staged(groups, replace(target, store=store), options, consolidate=consolidate), progress=options.progress
     )
-    variable.encoding = {**cut, **stored.encoding}
-    if plan.layout == "tensordict" and options.zarr_format == 3 and "_FillValue" not in attrs:
-        # xarray would add the attribute _FillValue = NaN, for nothing
-        variable.encoding["_FillValue"] = None
-    return variable
 
 
-def array_markers(stored: Stored, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The attributes that tensordict and this package read of an array."""
-    markers: dict[str, Any] = {}
-    if stored.stack:
-        markers[STACK_ATTR] = list(sizes)
-    if stored.record:
-        markers[ARRAY_ATTR] = dict(stored.record)
-    return markers
+def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, replace: bool) -> None:
+    assert target.path is not None
+    if not target.prefix or not target.path.exists():
+        lock = partial(taken, target.store, target.name) if target.path.exists() else nullcontext
+        with replaced(target.path, lock, exclusive=not replace) as beside:
+            _fill(groups, LocalStore(beside), target, options, consolidate=options.consolidated is not False)
+        return
+    # a group of a store: it alone is replaced
+    root = Path(os.path.realpath(target.path))
+    with tempfile.TemporaryDirectory(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent) as folder:
+        _fill(groups, LocalStore(folder), target, options, consolidate=False)
+        with taken(target.store, target.name, target.root()), zarr_writes():
+            if not replace:
+                _refuse_existing(target)
+            change = _parents(target, options)
+            root.joinpath(*target.prefix[:-1]).mkdir(parents=True, exist_ok=True)
+            swap(Path(folder).joinpath(*target.prefix), root.joinpath(*target.prefix))
+            change.finish()
 
 
-def json_markers(stored: Stored, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The attributes of the bytes of a JSON text: tensordict's own, and the dims of what it holds."""
-    record = dict(stored.record)
-    if stored.variable.ndim:
-        record["dims"] = [str(dim) for dim in stored.variable.dims]
-    if stored.variable.ndim != (len(sizes) if stored.stack else 0):
-        record["shape"] = list(stored.variable.shape)
-    markers: dict[str, Any] = {NON_TENSOR_ATTR: {"encoding": "json"}}
-    if stored.stack:
-        markers[STACK_ATTR] = list(sizes)
-    if record:
-        markers[ARRAY_ATTR] = record
-    return markers
+def _parents(target: ZarrTarget, options: ZarrOptions) -> Change:
+    """The groups above one that is put into a store as a whole."""
+    version, consolidate = options.zarr_format or 3, options.consolidated is not False
+    change = Change(Staged(target.store), target, target.root(), version, consolidate)
+    change.require_parents()
+    return change
 
 
-def json_variable(name: str, text: str, attrs: Mapping[str, Any], taken: set[str]) -> xr.Variable:
-    """A text as tensordict stores it: its bytes, under a dim of its own so that plain xarray opens the store."""
-    dim = f"{name}_json"
-    while dim in taken:
-        dim += "_"
-    values = np.frombuffer(text.encode("utf-8"), dtype="uint8")
-    marked = {NON_TENSOR_ATTR: {"encoding": "json"}, **attrs}
-    # no coordinate has to do with the bytes of a text
-    return xr.Variable((dim,), values, marked, {"coordinates": None, "_FillValue": None})
+def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, replace: bool) -> Any:
+    """Nothing is seen of a new store before it is whole; one that is replaced says so until then."""
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        if not replace:
+            _refuse_existing(target)
+        else:
+            _empty(target, options)
+        change = _staged(groups, target, options, consolidate=options.consolidated is not False)
+        change.set_attrs(change.path, **{INCOMPLETE_ATTR: None})
+        if options.compute:
+            carry_out(change, progress=options.progress)
+            return None
+        held = held_by_dask(change.blocks)
+        if held:  # a template: tensordict opens it, and other processes may fill it
+            arrays = [
+                join(*key, str(name)) for key, g in groups.items() for name, v in g.ds.variables.items() if v.chunks
+            ]
+            change.set_attrs(change.path, **{INCOMPLETE_ATTR: {"kind": "create", "created": True, "arrays": arrays}})
+        change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
+        carry_out(change, progress=False)
+    return writes(held, partial(settle, target, change.root, change.consolidate, all_written=True))
+
+
+def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
+    """Leave an empty group that is marked in the place of what is there."""
+    path, version = "/".join(target.prefix), options.zarr_format or 3
+    if node_at(target.store, path) is None:
+        return
+    if is_transactional(target.store):
+        run(target.store.delete_dir(path))
+        return
+    staged = Staged(zarr.storage.MemoryStore())
+    zarr.create_group(staged, path=path, zarr_format=version, attributes={INCOMPLETE_ATTR: {"kind": "create"}})  # type: ignore[arg-type]
+    kept = {key: content for key, content in staged.documents.items() if content is not None}
+    kept = {key: content for key, content in kept.items() if key.startswith(f"{path}/") or not path}
+
+    async def others() -> list[str]:
+        keys = [key async for key in target.store.list_prefix(f"{path}/" if path else "")]
+        return [key for key in keys if key not in kept and key.rpartition("/")[2] not in (JOURNAL, LOCK)]
+
+    for key, content in sorted(kept.items()):
+        run(set_bytes(target.store, key, content))
+    each_at_once(target.store.delete, run(others()))
+
+
+def _create_zip(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> None:
+    """Write to a folder, then pack it: an entry of a zip file cannot be replaced, and zarr would write some twice."""
+    assert target.path is not None
+    opened = target.store if isinstance(target.store, ZipStore) else None
+    if opened is not None and holds_something(opened):
+        raise ValueError(
+            f"{target.description}: the zip store holds something already, and an entry of a zip file cannot be replaced; "
+            f"open a new one with mode='w'"
+        )
+    with tempfile.TemporaryDirectory(prefix=f".{target.path.name}.", suffix=".tmp", dir=_parent(target.path)) as folder:
+        _fill(groups, LocalStore(folder), target, options, consolidate=False)
+        if opened is not None:
+            _copy(LocalStore(folder), opened)
+            return
+        with replaced(target.path) as beside, ZipStore(beside, mode="w") as archive:
+            _copy(LocalStore(folder), archive)
+
+
+def _parent(path: Path) -> Path:
+    parent = Path(os.path.realpath(path)).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    return parent
+
+
+def _copy(source: Store, archive: ZipStore) -> None:
+    """Each entry once, those of the root last, so that a part of an archive opens as no store."""
+
+    async def keys() -> list[str]:
+        return [key async for key in source.list()]
+
+    for key in sorted(run(keys()), key=lambda key: (-key.count("/"), is_document(key), key != ".zattrs", key)):
+        content = run(get_bytes(source, key))
+        assert content is not None
+        run(set_bytes(archive, key, content))

@@ -1,0 +1,142 @@
+"""Where a store is: whether two sources are one place, whatever objects, wrappers and ways of spelling name them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, or a group or an array in it.
+
+    Attributes
+    ----------
+    system
+        What the parts of the path are names in: the file system of this machine, a bucket, one dictionary in memory.
+    parts
+        The path in it.
+    """
+
+    system: Any
+    parts: tuple[str, ...] = ()
+
+    def below(self, path: str) -> Place:
+        """A place further down."""
+        return Place(self.system, (*self.parts, *_parts(path)))
+
+
+def place_of(source: Any) -> Place:
+    """Where a source is: a path, a URL, a store of zarr, a group or an array.
+
+    Wrappers are taken off, and whether a store is open for reading only makes no difference.
+
+    Examples
+    --------
+    >>> from zarr.storage import LocalStore
+    >>> place_of("/data/a.zarr/x") == place_of(LocalStore("/data/a.zarr", read_only=True)).below("x")
+    True
+    """
+    if isinstance(source, zarr.Group | zarr.Array | StorePath):
+        return place_of(source.store).below(source.path)
+    if isinstance(source, dict):
+        return Place(("dictionary", id(source)))
+    if isinstance(source, str) and "://" in source and not source.startswith("file://"):
+        return _of_url(source)
+    if isinstance(source, str | os.PathLike):
+        return _of_file(os.fspath(source))
+    while isinstance(source, WrapperStore):
+        source = source._store
+    return _of_store(source)
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Whether two places are the same, or one of them is inside of the other."""
+    length = min(len(one.parts), len(other.parts))
+    return one.system == other.system and one.parts[:length] == other.parts[:length]
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
+
+
+def _of_file(path: Any) -> Place:
+    text = os.fsdecode(path).removeprefix("file://")
+    return Place("file", _parts(os.path.realpath(os.path.expanduser(text)).replace(os.sep, "/")))
+
+
+def _of_url(url: str) -> Place:
+    import fsspec.core
+
+    scheme, _, rest = url.rpartition("::")[2].partition("://")
+    if scheme in {"memory", "s3", "s3a", "gs", "gcs"} and "::" not in url:
+        return Place(_protocol(scheme), _parts(rest))
+    filesystem, path = fsspec.core.url_to_fs(url)
+    return _of_filesystem(filesystem, path)
+
+
+def _of_store(store: Store) -> Place:
+    if isinstance(store, LocalStore):
+        return _of_file(store.root)
+    if isinstance(store, ZipStore):
+        return _of_file(store.path)
+    if isinstance(store, MemoryStore):
+        return Place(("dictionary", id(store._store_dict)))
+    if isinstance(store, FsspecStore):
+        return _of_filesystem(store.fs, store.path)
+    if isinstance(store, ObjectStore):
+        return _of_obstore(store.store)
+    return Place(_Compared(store))
+
+
+def _of_filesystem(filesystem: Any, path: str) -> Place:
+    filesystem = getattr(filesystem, "sync_fs", filesystem)
+    inner = getattr(filesystem, "fs", None)
+    if inner is not None and isinstance(getattr(filesystem, "path", None), str):  # a folder of another file system
+        return _of_filesystem(inner, filesystem.path).below(path)
+    protocol = filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0]
+    if protocol in {"file", "local"}:
+        return _of_file(path)
+    archive = getattr(filesystem, "fo", None)
+    system = _protocol(protocol) if archive is None else (protocol, str(archive))
+    return Place(system, _parts(path))
+
+
+def _of_obstore(store: Any) -> Place:
+    prefix = str(getattr(store, "prefix", None) or "")
+    kind = type(store).__name__
+    if kind == "LocalStore":
+        return _of_file(prefix or "/")
+    config = getattr(store, "config", None) or {}
+    bucket = next((str(config[name]) for name in ("bucket", "container_name") if config.get(name)), None)
+    if bucket is None:
+        return Place((kind, id(store)), _parts(prefix))
+    return Place(_protocol(kind.removesuffix("Store").lower()), (bucket, *_parts(prefix)))
+
+
+def _protocol(name: str) -> str:
+    """One name for what several clients call otherwise."""
+    return {"s3a": "s3", "gcs": "gs", "azure": "az", "abfs": "az"}.get(name, name)
+
+
+class _Compared:
+    """A store of another library: two are one if they are equal when both are for reading only."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Compared):
+            return False
+        try:
+            return bool(self._store.with_read_only(True) == other._store.with_read_only(True))
+        except NotImplementedError:
+            return self._store == other._store
+
+    def __hash__(self) -> int:
+        return hash(type(self._store))

@@ -1,0 +1,488 @@
+"""A change of a zarr store as a transaction: chunks are written first, the documents of metadata last, all or none.
+
+Nobody sees rows beyond the shape that a document tells, so chunks may be written at any time by one writer that has taken
+the store. The documents are kept in memory until :meth:`Staged.commit` writes them behind a journal, which holds them as they
+were: a commit that was killed is rolled back by the next that opens the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import filelock
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+from ..._compat.zarr import (
+    METADATA_KEYS,
+    await_requests,
+    base_store,
+    create_only,
+    each_at_once,
+    get_bytes,
+    is_transactional,
+    run,
+    set_bytes,
+)
+from ...core.metadata import COMMIT_ATTR
+from ..fingerprint import ChangedError
+
+JOURNAL = ".xarray-tensordict.journal"
+LOCK = ".xarray-tensordict.lock"
+"""Two objects beside the documents of the outermost group; both are there only while the store is changed."""
+WAIT = 60.0
+"""So many seconds another writer is waited for."""
+
+_TRIES = 100
+"""So often a commit is on its way when somebody looks."""
+
+Documents = dict[str, bytes | None]
+"""The documents of metadata by key; None where there is none."""
+
+
+class Staged(WrapperStore[Store]):
+    """A store that passes chunks through and keeps documents back until they are committed.
+
+    Parameters
+    ----------
+    store
+        Where the chunks go.
+    documents
+        Shown in the place of those of the store.
+    """
+
+    def __init__(self, store: Store, documents: Mapping[str, bytes | None] | None = None) -> None:
+        super().__init__(store)
+        self.documents: Documents = dict(documents or {})
+        self.found: Documents = {}
+
+    @property
+    def inner(self) -> Store:
+        """The store that the chunks are in."""
+        return self._store
+
+    def _with_store(self, store: Store) -> Self:
+        copied = type(self)(store, self.documents)
+        copied.documents, copied.found = self.documents, self.found
+        return copied
+
+    async def _document(self, key: str) -> bytes | None:
+        if key in self.documents:
+            return self.documents[key]
+        if key not in self.found:
+            self.found[key] = await get_bytes(self._store, key)
+        return self.found[key]
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        if not is_document(key) or byte_range is not None:
+            return await self._store.get(key, prototype, byte_range)
+        content = await self._document(key)
+        return None if content is None else prototype.buffer.from_bytes(content)
+
+    async def _get_many(self, requests: Iterable[Any]) -> AsyncIterator[Any]:  # type: ignore[override]
+        for key, prototype, byte_range in requests:
+            yield key, await self.get(key, prototype, byte_range)
+
+    async def set(self, key: str, value: Any) -> None:
+        if is_document(key):
+            await self._document(key)
+            self.documents[key] = value.to_bytes()
+        else:
+            await self._store.set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Any) -> None:
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    async def _set_many(self, values: Iterable[Any]) -> None:
+        for key, value in values:
+            await self.set(key, value)
+
+    async def exists(self, key: str) -> bool:
+        return await self._document(key) is not None if is_document(key) else await self._store.exists(key)
+
+    async def delete(self, key: str) -> None:
+        if is_document(key):
+            await self._document(key)
+            self.documents[key] = None
+        else:
+            await self._store.delete(key)
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        names = {key.removeprefix(start).partition("/")[0] for key in self._present() if key.startswith(start)}
+        async for name in self._store.list_dir(prefix):
+            name = name.rstrip("/")
+            names.discard(name)
+            if name not in (JOURNAL, LOCK):
+                yield name
+        for name in names:
+            yield name
+
+    def _present(self) -> Iterator[str]:
+        return (key for key, content in self.documents.items() if content is not None)
+
+    # -- what is to be changed -----------------------------------------------------------------------------------------
+
+    def document(self, key: str) -> dict[str, Any] | None:
+        """A document as it is to be."""
+        content = run(self._document(key))
+        return None if content is None else json.loads(content)
+
+    def put(self, key: str, content: bytes | None) -> None:
+        """Change a document; None removes it."""
+        run(self._document(key))
+        self.documents[key] = content
+
+    def edit(self, key: str, **changed: Any) -> None:
+        """Change some entries of a document."""
+        self.put(key, as_json({**(self.document(key) or {}), **changed}))
+
+    def check(self, where: str) -> None:
+        """Raise unless the documents in the store are those that were read; of new ones that of the root alone is asked for.
+
+        Raises
+        ------
+        ChangedError
+            Names the store and the first documents that are others.
+        """
+        now = _read(self._store, [key for key, content in self.found.items() if content is not None or "/" not in key])
+        changed = [key for key in now if now[key] != self.found[key]]
+        if changed:
+            raise ChangedError(
+                f"{where}: {changed[:3]} were changed by another program while this write was on its way. Nothing was "
+                f"changed by it: try again"
+            )
+
+    def commit(self, where: str, root: str = "") -> None:
+        """Write the documents that are to be others, all or none of them.
+
+        Parameters
+        ----------
+        where
+            How messages call the store.
+        root
+            The path of the outermost group.
+
+        Raises
+        ------
+        ChangedError
+            Where another program has changed a document since it was read.
+        """
+        wanted = {key: content for key, content in self.documents.items() if content != self.found.get(key)}
+        self.found = {key: self.found[key] for key in wanted}
+        if is_transactional(self._store):
+            _write(self._store, wanted)
+        else:
+            self.check(where)
+            _switch(self._store, root, self.found, wanted, where)
+        self.found, self.documents = {**self.found, **wanted}, {}
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def is_document(key: str) -> bool:
+    """Whether a key is that of a document of metadata."""
+    return key.rpartition("/")[2] in METADATA_KEYS
+
+
+def join(*parts: str) -> str:
+    """The key of what is at a path below another."""
+    return "/".join(part for part in parts if part)
+
+
+def attrs_key(path: str, zarr_format: int) -> str:
+    """The key of the document that holds the attributes of what is at a path."""
+    return join(path, "zarr.json" if zarr_format == 3 else ".zattrs")
+
+
+def as_json(content: Any) -> bytes:
+    """A document as zarr writes it."""
+    return json.dumps(content, indent=zarr.config.get("json_indent")).encode()
+
+
+def _read(store: Store, keys: Iterable[str]) -> Documents:
+    names = list(keys)
+    return dict(zip(names, each_at_once(lambda key: get_bytes(store, key), names), strict=True))
+
+
+def _write(store: Store, documents: Mapping[str, bytes | None]) -> None:
+    """Set or delete documents: what is deepest first, one level after the other, so that a group comes after its arrays."""
+    levels: dict[int, list[str]] = {}
+    for key in documents:
+        levels.setdefault(-key.count("/"), []).append(key)
+
+    async def put(key: str) -> None:
+        content = documents[key]
+        await (store.delete(key) if content is None else set_bytes(store, key, content))
+
+    for _, keys in sorted(levels.items()):
+        if any(key.count("/") for key in keys):
+            each_at_once(put, keys)
+        else:
+            for key in sorted(keys):  # v2: .zattrs before .zgroup before .zmetadata, by which readers find the store
+                run(put(key))
+
+
+def _switch(store: Store, root: str, before: Documents, after: Mapping[str, bytes | None], where: str) -> None:
+    """Replace documents by others. What fails or is interrupted is put back; what is killed leaves the journal."""
+    if not after:
+        return
+    alone = len(after) == 1 or not any(content is not None for content in before.values())
+    if not alone:  # where this fails nothing has been changed
+        before, after = _with_journal(store, root, before, after)
+    try:
+        _write(store, after) if alone else _write_behind_journal(store, root, before, after)
+    except BaseException as error:
+        await_requests()
+        try:
+            _write(store, before) if alone else _write_behind_journal(store, root, before, before)
+        except Exception as second:
+            error.add_note(
+                f"{where}: the metadata could not be put back ({type(second).__name__}: {second}). The journal {JOURNAL!r} in the "
+                f"store holds it, and the next write puts it back"
+            )
+        raise
+
+
+def _with_journal(
+    store: Store, root: str, before: Documents, after: Mapping[str, bytes | None]
+) -> tuple[Documents, Mapping[str, bytes | None]]:
+    """Write the journal, of documents among which is that of the outermost group."""
+    last = _mark_key(root, before)
+    if last not in before:
+        found = run(get_bytes(store, last))
+        before, after = {**before, last: found}, {**after, last: found}
+    held = {key: None if content is None else content.decode() for key, content in before.items()}
+    run(set_bytes(store, join(root, JOURNAL), json.dumps({"before": held}).encode()))
+    return before, after
+
+
+def _write_behind_journal(store: Store, root: str, before: Documents, after: Mapping[str, bytes | None]) -> None:
+    """A mark in the outermost group, the other documents, that of the outermost group without the mark."""
+    last = _mark_key(root, before)
+    run(set_bytes(store, last, _marked(before[last], is_v3=last.endswith(".json"))))
+    _write(store, {key: content for key, content in after.items() if key != last})
+    _write(store, {last: after[last]})
+    with suppress(Exception):  # without the mark nobody reads it
+        run(store.delete(join(root, JOURNAL)))
+
+
+def _mark_key(root: str, documents: Documents) -> str:
+    return attrs_key(root, 3 if any(key.endswith("zarr.json") for key in documents) else 2)
+
+
+def _marked(content: bytes | None, *, is_v3: bool, mark: bool = True) -> bytes:
+    """A document with the mark, or without it."""
+    whole = {} if content is None else json.loads(content)
+    attrs = whole.setdefault("attributes", {}) if is_v3 else whole
+    attrs.pop(COMMIT_ATTR, None)
+    if mark:
+        attrs[COMMIT_ATTR] = True
+    return as_json(whole)
+
+
+def _journal(store: Store, root: str) -> Documents | None:
+    content = run(get_bytes(store, join(root, JOURNAL)))
+    if content is None:
+        return None
+    held = json.loads(content)["before"]
+    return {key: None if text is None else text.encode() for key, text in held.items()}
+
+
+def roll_back(store: Store, root: str) -> None:
+    """Put the documents back that a killed commit has left changed; to be called by one who has taken the store."""
+    key = pending(store, root)
+    if key is not None:
+        # one whose journal is lost keeps what there is, without the mark
+        content = run(get_bytes(store, key))
+        before = _journal(store, root) or {key: _marked(content, is_v3=key.endswith(".json"), mark=False)}
+        _write_behind_journal(store, root, before, before)
+
+
+def pending(store: Store, root: str) -> str | None:
+    """The key of the document that says that a commit is on its way, or was killed; None where there is none."""
+    for zarr_format in (3, 2):
+        key = attrs_key(root, zarr_format)
+        content = run(get_bytes(store, key))
+        if content is not None and COMMIT_ATTR.encode() in content:
+            return key
+    return None
+
+
+def as_committed(group: zarr.Group) -> zarr.Group:
+    """The outermost group as it is without a commit that is on its way, or was killed.
+
+    What a killed writer has left is put back where that is possible; where it is not, the group is shown as it was.
+    Consolidated metadata changes as a whole, and needs none of this.
+    """
+    for _ in range(_TRIES):
+        if COMMIT_ATTR not in group.attrs or group.metadata.consolidated_metadata is not None:
+            break
+        store, path = group.store, group.path
+        if not _rolled_back(store, path):
+            before = _journal(store, path)
+            if before is not None:
+                return _opened(Staged(store, before), group)
+        group = _opened(store, group)
+    return group
+
+
+def _opened(store: Store, group: zarr.Group) -> zarr.Group:
+    version: Any = group.metadata.zarr_format
+    return zarr.open_group(store, path=group.path, mode="r", use_consolidated=False, zarr_format=version)
+
+
+def _rolled_back(store: Store, root: str) -> bool:
+    """Whether a local store could be put back: nobody changes it, and it can be written to."""
+    base = base_store(store)
+    if not isinstance(base, LocalStore):
+        return False
+    try:
+        with taken(LocalStore(base.root), str(base.root), root, wait=0):
+            return True
+    except OSError:
+        return False
+
+
+# -- one writer at a time ----------------------------------------------------------------------------------------------
+
+
+class Taken:
+    """The right to change a store, until it is given back or, with the process, lost.
+
+    A local folder is locked by the operating system; in any other store an object says who writes. A copy that was pickled
+    holds nothing.
+    """
+
+    def __init__(self, store: Store, where: str, root: str = "", *, wait: float | None = None) -> None:
+        self._lock: filelock.BaseFileLock | None = None
+        self._token: bytes | None = None
+        self._store, self._key = store, join(root, LOCK)
+        wait = WAIT if wait is None else wait
+        base = base_store(store)
+        if is_transactional(base):
+            return
+        if isinstance(base, LocalStore):
+            self._lock_folder(Path(base.root, root), where, wait)
+        else:
+            self._create_object(where, wait)
+
+    def _lock_folder(self, folder: Path, where: str, wait: float) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(folder / LOCK, thread_local=False)
+        try:
+            lock.acquire(timeout=wait)
+        except filelock.Timeout as error:
+            raise BlockingIOError(
+                f"{where}: another process or thread is changing the store, and has not finished within {wait:g} s. Nothing "
+                f"was changed: try again"
+            ) from error
+        self._lock = lock
+
+    def _create_object(self, where: str, wait: float) -> None:
+        who = {"host": platform.node(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
+        self._token = token
+        end, pause = time.monotonic() + wait, 0.01
+        try:
+            while (found := self._created(token)) != token:
+                if time.monotonic() > end:
+                    holder = "another writer" if found is None else found.decode(errors="replace")
+                    raise BlockingIOError(
+                        f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: "
+                        f"try again. If that writer is gone, delete the object {self._key!r} in the store"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
+        except BaseException:
+            await_requests()
+            self.release()
+            raise
+
+    def _created(self, token: bytes) -> bytes | None:
+        run(create_only(self._store, self._key, token))
+        return run(get_bytes(self._store, self._key))
+
+    def release(self) -> None:
+        """Give the store back."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with suppress(OSError):
+                os.unlink(lock.lock_file)
+            lock.release()
+        token, self._token = self._token, None
+        if token is not None and run(get_bytes(self._store, self._key)) == token:
+            run(self._store.delete(self._key))
+
+    def __del__(self) -> None:
+        # a graph of dask that failed leaves nobody else to give a folder back
+        if self.__dict__.get("_lock") is not None:
+            self.release()
+
+    def __reduce__(self) -> Any:
+        return _nothing_taken, ()
+
+
+def _nothing_taken() -> Taken:
+    found = object.__new__(Taken)
+    found._lock = found._token = None
+    return found
+
+
+@contextmanager
+def taken(store: Store, where: str, root: str = "", *, wait: float | None = None) -> Iterator[Taken]:
+    """Take a store for the time of a block, and put back first what a killed writer has left.
+
+    Raises
+    ------
+    BlockingIOError
+        Where another writer does not give it back in time.
+    """
+    held = Taken(store, where, root, wait=wait)
+    try:
+        if not is_transactional(store):
+            roll_back(store, root)
+        yield held
+    finally:
+        held.release()
+
+
+def state_of(source: Any) -> Any:
+    """What changes with each commit to a store that is read document by document; None where that is not asked for.
+
+    Whoever reads several documents compares it before and afterwards.
+
+    Parameters
+    ----------
+    source
+        A path, a store, or a group that is already open.
+    """
+    if isinstance(source, str | os.PathLike):
+        text = os.fsdecode(source)
+        base: Any = None if "://" in text else LocalStore(text)
+    else:
+        base = base_store(source)
+    if isinstance(base, LocalStore):
+        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
+    if isinstance(base, MemoryStore):
+        return tuple(_read(base, ("zarr.json", ".zattrs", ".zmetadata")).values())
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
