@@ -9,6 +9,7 @@ import pytest
 
 import inference_practice
 import inference_rows
+import inference_rules
 from inference_rows import Row, coord, grid, key_of, named, raw, time, var
 from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
@@ -19,6 +20,7 @@ ROWS = [
     *inference_practice.FAULTS,
     *inference_practice.PRACTICE,
     *inference_practice.GUARDS,
+    *inference_rules.RULES,
 ]
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
@@ -72,7 +74,7 @@ def test_the_order_of_the_arrays_does_not_matter(row: Row):
 
 def in_upper_case(info):
     """The same array with its dims, its own name and the names it refers to in upper case."""
-    refer = {"bounds", "coordinates", "grid_mapping", "ancillary_variables"}
+    refer = {"bounds", "climatology", "coordinates", "grid_mapping", "ancillary_variables"}
     attrs = {key: value.upper() if key in refer else value for key, value in info.attrs.items()}
     if "cell_measures" in attrs:
         measure, _, name = attrs["cell_measures"].partition(": ")

@@ -117,11 +117,13 @@ def test_a_chosen_dim_that_cannot_be_followed_is_named_in_a_warning(ensemble: xr
     chosen = ensemble.td.set_batch_dims(["latitude", "longitude"])
     other = xr.Dataset({"t2m": (("y0", "x0"), np.zeros((4, 5)))}, attrs=chosen.attrs)
     with pytest.warns(
-        InferredBatchWarning, match=r"'latitude', 'longitude' was chosen as a batch dim and is no dim any more"
+        InferredBatchWarning, match=r"chosen batch dims \['latitude', 'longitude'\] are no dims any more"
     ):
         other.td.infer()
     other = xr.Dataset({"u": (("z0", "longitude"), np.zeros((4, 5)))}, attrs=chosen.attrs)
-    with pytest.warns(InferredBatchWarning, match=r"'latitude' was chosen .* the batch dims are now \['longitude'\]"):
+    with pytest.warns(
+        InferredBatchWarning, match=r"\['latitude'\] are no dims .* the batch dims are now \['longitude'\]"
+    ):
         other.td.infer()
 
 

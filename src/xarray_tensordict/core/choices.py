@@ -282,8 +282,8 @@ def _may_be_renamed(name: str, new: Collection[str], record: RecordedBatch, ball
 def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
     left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
     return (
-        f"{ballot.where}: {', '.join(map(repr, lost))} was chosen as a batch dim and is no dim any more; {left}. If it was "
-        f"renamed, choose again with ds.td.set_batch_dims(...)"
+        f"{ballot.where}: the chosen batch dims {list(lost)} are no dims any more; {left}. If they were renamed, choose again with "
+        f"ds.td.set_batch_dims(...)"
     )
 
 

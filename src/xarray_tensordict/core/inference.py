@@ -251,9 +251,11 @@ class _Tree:
         """
         if given is None:
             batch = self._recorded(key, parent) or self._followed(parent)
+            record = self.recorded.get(key)
             if batch is None:
                 batch = no_batch("it is recorded that the group above it has none") if closed else self._inferred(key)
-            record = self.recorded.get(key)
+                if record is not None and record.names and record.sizes is None:
+                    batch = with_notes(batch, [f"the recorded batch dims {list(record.names)} are no dims any more"])
             closed = record.names == () if record is not None and record.sizes is None else closed
         elif self.each and self._is_for_each(key, given):
             self.batches[key] = no_batch(f"batch_dims={given!r} is for the groups in it")
@@ -360,7 +362,9 @@ class _Tree:
     def _infer(self, key: Key) -> GroupBatch:
         private, sparse = self.private(key), self.sparse(key)
         if private or sparse:
-            return no_batch(f"it is {private}" if private else f"it is a {sparse}")
+            return no_batch(
+                f"it is {private}" if private else f"it is a {sparse}", did_not_vote(self.ballot(key).silent)
+            )
         if self._asks_children(key):
             return self._shared_by_children(key)
         batch = find_batch(self.ballot(key))

@@ -1,0 +1,98 @@
+"""What the inference decides and says, word for word: of every row, every real store, and every choice.
+
+The words are in ``tests/data/inference_evidence.json``. After a change that is meant, write them again with
+``python tests/core/test_evidence.py`` and read the difference.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+import inference_practice
+import inference_rows
+import inference_rules
+from inference_choices import CHOICES
+from inference_stores import STORES
+from xarray_tensordict.core.inference import Inference, infer_batch
+
+FILE = Path(__file__).parent.parent / "data" / "inference_evidence.json"
+
+
+def said_of(found: Inference) -> dict:
+    groups = {
+        "/".join(key): [list(batch.dims), list(batch.sizes), batch.evidence, batch.reason, *batch.notes]
+        for key, batch in found.groups.items()
+    }
+    classes = {name: sorted("/".join(key) for key in found.keys(name)) for name in ("partial", "unbatched")}
+    return {"groups": groups, **classes, "warnings": list(found.warnings)}
+
+
+def everything() -> dict[str, dict]:
+    rows = (
+        *inference_rows.ROWS,
+        *inference_practice.FAULTS,
+        *inference_practice.PRACTICE,
+        *inference_practice.GUARDS,
+        *inference_rules.RULES,
+    )
+    said = {f"row: {row.name}": said_of(infer_batch(row.arrays, group_attrs=row.group_attrs)) for row in rows}
+    for store in STORES:
+        found = infer_batch(store.arrays, recorded=store.recorded, group_attrs=store.group_attrs)
+        said[f"store: {store.name}"] = said_of(found)
+    for choice in CHOICES:
+        try:
+            found = infer_batch(
+                choice.arrays, given=choice.given, each=choice.each, recorded=choice.recorded, beside=choice.beside
+            )
+            said[f"choice: {choice.name}"] = said_of(found)
+        except (TypeError, ValueError) as error:
+            said[f"choice: {choice.name}"] = {type(error).__name__: str(error)}
+    return said
+
+
+def test_everything_that_is_decided_and_said():
+    expected, found = json.loads(FILE.read_text()), json.loads(json.dumps(everything()))
+    assert found.keys() == expected.keys()
+    for name, said in found.items():
+        assert said == expected[name], name
+
+
+def test_every_kind_that_does_not_vote_is_named_with_its_reason():
+    said = FILE.read_text()
+    for reason in (
+        "strings have no vote",
+        "times have no vote",
+        "objects that are not numbers have no vote",
+        "coordinates have no vote",
+        "scalars have no vote",
+        "arrays without elements have no vote",
+        "the attribute 'bounds' of",
+        "they are parts of a CSR matrix",
+        "it is a CSC matrix",
+        "cuts it into rows",
+        "it holds the bounds of the rows of",
+        "it is a group that MATLAB keeps for itself",
+        "it is the search index of a PyTables table",
+        "it is a hidden group",
+    ):
+        assert f"did not vote, because {reason}" in said, reason
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_words_do_not_depend_on_the_order_of_the_arrays(order):
+    for store in STORES:
+        found = infer_batch(store.arrays[::order], recorded=store.recorded, group_attrs=store.group_attrs)
+        assert said_of(found) == said_of(
+            infer_batch(
+                sorted(store.arrays, key=lambda info: info.key), recorded=store.recorded, group_attrs=store.group_attrs
+            )
+        )
+
+
+if __name__ == "__main__":
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(said)}" for name, said in everything().items())
+    FILE.write_text(f"{{\n{lines}\n}}\n")
