@@ -119,7 +119,12 @@ def infer_batch(
 
 
 def may_have_more(inference: Inference, arrays: Iterable[ArrayInfo]) -> bool:
-    """Whether the root could have a longer batch if a group beside it had one: all its arrays go on with one named dim."""
+    """Whether the root could have a longer batch if a group beside it had one: all its arrays go on with one named dim.
+
+    A batch that is given or recorded is not asked of other groups.
+    """
+    if inference.groups[()].evidence in ("given", "recorded"):
+        return False
     first, *more = inference.batch_dims or (None,)
     seconds = {
         info.dims[1:2]
