@@ -274,4 +274,5 @@ def _wrong_numbers(
         step, origin = abs(float(scale or (1.0 if scale is None else 0.0))), abs(float(offset or 0.0))
         eps = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
         slack = step * (1e-3 if exactly else 0.501) + 4 * eps * np.maximum(np.abs(values.astype("float64")), origin)
-        return np.asarray(lost | (np.abs(found - values) > slack))
+        infinite = np.isinf(values) & (found != values)
+        return np.asarray(lost | infinite | (np.abs(found - values) > slack))
