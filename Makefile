@@ -10,7 +10,7 @@ TORCHRL := $(CURDIR)/$(VENV)/torchrl
 TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-torchrl test-slow test-faults bench lint format types doctest docs screenshots dist clean
+.PHONY: mutation help install demo test test-torchrl test-slow test-faults bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-torchrl       the tests of what tensordict does, with the current torchrl and the tensordict it asks for"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
 	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
+	@echo "make mutation           which changes of the inference no test notices (mutmut; an hour)"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
@@ -57,6 +58,11 @@ test-slow: $(INSTALLED)
 test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and faults" $(ARGS)
 
+mutation: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet "mutmut>=3.8"
+	$(BIN)/python -m mutmut run --max-children $(WORKERS)
+	$(BIN)/python -m mutmut results
+
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -95,5 +101,5 @@ dist: $(INSTALLED)
 	build/clean/bin/xarray-tensordict --version
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf mutants $(VENV) build dist docs/_build docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

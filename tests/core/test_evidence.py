@@ -5,6 +5,7 @@ The words are in ``tests/data/inference_evidence.json``. After a change that is 
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_every_kind_that_does_not_vote_is_named_with_its_reason():
         "it is the search index of a PyTables table",
         "it is a hidden group",
     ):
-        assert f"did not vote, because {reason}" in said, reason
+        assert re.search(f'did not vote, because [^"]*{re.escape(reason)}', said), reason
 
 
 @pytest.mark.parametrize("order", [1, -1])
