@@ -45,7 +45,7 @@ def test_what_has_no_value_is_left_out_by_name_and_the_rest_stays(path, tmp_path
     assert group.arrays["v"].attrs == {"units": "m"}
     assert group.attrs["empty_text"] == ""
     assert group.attrs["empty_number"].shape == (0,)
-    reasons = {(str(member).partition(":")[0], member.reason) for member in group.left_out}
+    reasons = {tuple(str(member).split(": ", 1)) for member in group.left_out}
     for name, reason in {
         "nothing": "null dataspace", "refs": "object references", "regions": "region references",
         "ref_rows": "object references", "opaque": "opaque data .3 bytes", "clock": "No NumPy equivalent",

@@ -314,7 +314,7 @@ def test_a_dataset_behind_an_external_link_is_looked_up_for_each_read(tmp_path):
         }
         for number in range(3):
             for name, inside in (("x", other), ("first", path)):
-                with linked[name]._data.opened(0) as (fileno, offset):
+                with linked[name].data.opened(0) as (fileno, offset):
                     assert os.path.samestat(os.fstat(fileno), os.stat(inside))
                     assert os.pread(fileno, ARRAY.nbytes, offset) == ARRAY.tobytes()
             assert list(source.state.places) == ["first"]

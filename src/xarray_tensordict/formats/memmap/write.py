@@ -202,7 +202,8 @@ def _is_kept_apart(entry: Entry) -> bool:
 
 def _has_unreadable_rows(entry: Entry) -> bool:
     """Whether tensordict could not load the rows: it takes lists for a deeper stack, which has no names."""
-    return entry.form == "rows" and len(entry.shape) > len(entry.batch.sizes) and any(td_names(entry.batch))
+    depth = entry.variable.ndim + len(entry.missing_axes)
+    return entry.form == "rows" and depth > len(entry.batch.sizes) and any(td_names(entry.batch))
 
 
 def _kept_apart(ds: xr.Dataset, entries: list[Entry]) -> dict[str, Any]:
