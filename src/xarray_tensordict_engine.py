@@ -224,7 +224,6 @@ def _open_once(
 
     of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}
     store = open_store(source, **of_store)
-    parent, _, name = (arguments.get("group") or "").strip("/").rpartition("/")
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
         group=arguments.get("group"),
@@ -233,7 +232,6 @@ def _open_once(
         dims=arguments.get("dims"),
         drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
-        above=partial(open_store, source, **{**of_store, "group": parent or None}) if name else None,
     )
     try:
         with without_collection():

@@ -148,6 +148,9 @@ class Store(Protocol):
     def group(self, key: Key = ()) -> StoredGroup:
         """The group at `key`, relative to the group that was opened. Raises ``KeyError`` if there is none."""
 
+    def enclosing(self) -> Store | None:
+        """The group that holds the opened one, read from what is open already; None for the root."""
+
     def close(self) -> None:
         """Close what this package opened; what the caller opened stays open."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,7 +59,7 @@ from .tensorclasses import ENCODING_KEY, note_classes
 class OpenOptions:
     """What the caller asks of the opening, but for the store itself.
 
-    ``group`` is the group of the store that is opened as the root, for paths in messages; ``above`` opens the one above it.
+    ``group`` is the group of the store that is opened as the root, for paths in messages.
     """
 
     group: str | None = None
@@ -68,7 +68,6 @@ class OpenOptions:
     dims: DimsArgument | None = None
     drop_variables: frozenset[str] = frozenset()
     decoders: Mapping[str, Any] = field(default_factory=dict)
-    above: Callable[[], Store] | None = None
 
 
 @dataclass
@@ -214,7 +213,8 @@ def _infer(
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
-    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or options.above is not None):
+    inside = (options.group or "").strip("/")
+    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or inside):
         return None
     asked: dict[str, Any] = {
         "given": options.batch_dims,
@@ -224,20 +224,14 @@ def _infer(
         "where": store.description,
     }
     found = infer_batch(infos.values(), **asked)
-    if options.above is None or options.batch_dims is not None or not may_have_more(found, infos.values()):
-        return found
-    return infer_batch(infos.values(), **asked, beside=_arrays_beside(options.above()))
+    enclosing = store.enclosing() if inside and may_have_more(found, infos.values()) else None
+    return found if enclosing is None else infer_batch(infos.values(), **asked, beside=_arrays_in_groups(enclosing))
 
 
-def _arrays_beside(above: Store) -> list[ArrayInfo]:
+def _arrays_in_groups(store: Store) -> list[ArrayInfo]:
     """The arrays right in the groups of a group."""
-    try:
-        groups = [above.group((name,)) for name in above.group().groups]
-        return [
-            info for group in groups for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})
-        ]
-    finally:
-        above.close()
+    groups = [store.group((name,)) for name in store.group().groups]
+    return [info for group in groups for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})]
 
 
 def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:

@@ -137,6 +137,20 @@ def test_a_group_of_a_store_takes_one_request_for_metadata(s3: S3Server, name: s
     assert ds["next/obs"].isel(time=2).values.tolist() == [9.0, 10.0, 11.0, 12.0]
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_the_groups_beside_one_without_a_record_are_in_the_metadata_that_were_read(s3: S3Server, name: str) -> None:
+    store = FsspecStore.from_url(s3.url(name), storage_options=s3.options)
+    likelihood = xr.Dataset({"theta": (("chain", "draw", "school"), np.zeros((2, 5, 3)))})
+    likelihood.to_zarr(store, group="log_likelihood", consolidated=False)
+    posterior = likelihood.assign(mu=likelihood["theta"].isel(school=0))
+    posterior.to_zarr(store, group="posterior", consolidated=False)
+    zarr.consolidate_metadata(store)
+    s3.asked()
+    ds = xr.open_dataset(s3.url(name), engine="tensordict", storage_options=s3.options, group="log_likelihood")
+    assert s3.asked() == [("GET", f"{name}/zarr.json")]
+    assert ds.td.batch_dims == ("chain", "draw"), "as the group beside it"
+
+
 def test_guessing_asks_for_nothing(s3: S3Server, name: str) -> None:
     batched().td.to_zarr(s3.url(name), storage_options=s3.options)
     s3.asked()

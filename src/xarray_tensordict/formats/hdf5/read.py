@@ -163,6 +163,10 @@ class Hdf5Store:
         with self._source.locked() as base:
             return BATCH_ATTR in self._find(base, ()).obj.attrs
 
+    def enclosing(self) -> Hdf5Store | None:
+        """The group that holds the opened one."""
+        return Hdf5Store(self._source, self._root[:-1], allow_pickle=self._allow_pickle) if self._root else None
+
     def close(self) -> None:
         """Close the file, unless the caller opened it."""
         self._source.close()

@@ -41,7 +41,7 @@ def open_memmap(path: str, description: str, options: StoreOptions) -> MemmapSto
             level = LevelReader(allow_pickle=options.allow_pickle).level(location)
     key = tuple(part for part in (options.group or "").split("/") if part)
     try:
-        return MemmapStore(_at(level, key), description)
+        return MemmapStore(level, key, description)
     except KeyError:
         there = there_are(group_name(key), _paths(level), "the groups there are")
         raise FileNotFoundError(f"{description}: group {group_name(key)!r} does not exist; {there}") from None
@@ -50,14 +50,19 @@ def open_memmap(path: str, description: str, options: StoreOptions) -> MemmapSto
 class MemmapStore:
     """A memory-mapped tensordict, whose metadata have been read; see :class:`...core.model.Store`."""
 
-    def __init__(self, root: Level, description: str) -> None:
-        self._root = root
+    def __init__(self, top: Level, key: Key, description: str) -> None:
+        self._top, self._key = top, key
+        self._root = _at(top, key)
         self._description = description
         self._has_warned = False
 
     @property
     def description(self) -> str:
         return self._description
+
+    def enclosing(self) -> MemmapStore | None:
+        """The group that holds the opened one."""
+        return MemmapStore(self._top, self._key[:-1], self._description) if self._key else None
 
     def close(self) -> None:
         """Nothing stays open."""

@@ -61,6 +61,7 @@ class ZarrGroupStore:
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
         self._state: tuple[Any, Any] | None = None
+        self._enclosing: tuple[zarr.Group, str] | None = None
         self.single: tuple[str, zarr.Array[Any], str | None] | None = None
 
     @classmethod
@@ -113,6 +114,8 @@ class ZarrGroupStore:
             raise
         found = cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
         found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
+        parent, _, name = (root or "").strip("/").rpartition("/")
+        found._enclosing = (opened.node, parent) if name else None
         return found
 
     @classmethod
@@ -136,6 +139,17 @@ class ZarrGroupStore:
     def nczarr(self) -> bool:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
         return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
+
+    def enclosing(self) -> ZarrGroupStore | None:
+        """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
+        if self._enclosing is None:
+            return None
+        node = child(*self._enclosing, self._description)
+        found = ZarrGroupStore(
+            node, description=self._description, owns=False, allow_pickle=self._allow_pickle, mask=self._mask
+        )
+        found._state = self._state
+        return found
 
     def close(self) -> None:
         if self._owns:
