@@ -220,13 +220,6 @@ def test_an_archive_that_is_written_in_place(tmp_path):
     assert expect(tmp_path / "data.tdz", {"a": ("batch_0",)}, {"batch_0": 10})["a"].sum() == 10
 
 
-def test_a_consolidated_file(tmp_path):
-    td = TensorDict(a=torch.randn(1000), b={"c": torch.randn(1000)}, batch_size=[1000])
-    td.consolidate(tmp_path / "storage.memmap")
-    found = expect(tmp_path / "storage.memmap", {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 1000})
-    assert_same_tensordict(td, found)
-
-
 # -- "Storing large heterogeneous data", PersistentTensorDict, to_h5, from_h5 ------------------------------------------
 
 

@@ -157,12 +157,12 @@ OPERATIONS = [
     Operation("resample", lambda ds: ds.resample(time="3D").max(), entries=(*LESS, "mask")),
     Operation("upsample", lambda ds: ds.resample(time="12h").ffill(), entries=LESS),
     Operation("concat along the batch", in_two),
-    Operation("concat along a new dim", lambda ds: joined(ds, "member"), ("member", "time"), (*REDUCED, "mask")),
+    Operation("concat along a new dim", lambda ds: joined(ds, "member"), ("member", "time"), (*BATCHED, "mask")),
     Operation(
         "concat with labels",
         lambda ds: joined(ds, pd.Index(["a", "b"], name="member")),
         ("member", "time"),
-        (*REDUCED, "mask"),
+        (*BATCHED, "mask"),
     ),
     Operation("merge", lambda ds: xr.merge([ds, (ds[["t2m"]] * 2).rename(t2m="twice")]), entries=(*BATCHED, "twice")),
     Operation("isel", lambda ds: ds.isel(time=slice(2, 9, 2), lat=[3, 0])),
@@ -227,9 +227,9 @@ OPERATIONS = [
         lambda ds: ds.drop_vars(["sst", "mask", "name"]),
         entries=("t2m", "next/t2m", "count", "step", "time"),
     ),
-    Operation("expand_dims", lambda ds: ds.expand_dims(env=2), ("env", "time"), (*REDUCED, "mask")),
+    Operation("expand_dims", lambda ds: ds.expand_dims(env=2), ("env", "time"), (*BATCHED, "mask")),
     Operation(
-        "expand_dims with labels", lambda ds: ds.expand_dims(env=["x", "y"]), ("env", "time"), (*REDUCED, "mask")
+        "expand_dims with labels", lambda ds: ds.expand_dims(env=["x", "y"]), ("env", "time"), (*BATCHED, "mask")
     ),
     Operation(
         "broadcast",

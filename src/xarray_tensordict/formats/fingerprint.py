@@ -208,5 +208,5 @@ def said_of(entry: Any) -> Any:
 def _fingerprint_of(said: tuple[Any, ...]) -> Fingerprint:
     dtype, shape, *place = said
     return Fingerprint(
-        str(dtype).removeprefix("torch."), tuple(shape), means={"bytes": f"{place[0]} to {place[1]}"} if place else {}
+        str(dtype).removeprefix("torch."), tuple(shape), means={"bytes": " to ".join(map(str, place))} if place else {}
     )

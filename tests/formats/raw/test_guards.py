@@ -262,9 +262,8 @@ def test_of_many_files_some_are_kept_and_the_others_opened_for_each_read(most, s
             order = found[:, 0].long() // 1100
             np.testing.assert_array_equal(found.numpy(), array[order])
             assert sorted(order.tolist()) == list(range(60))
-        (member,) = batches._reader.members
         # in order, all batches but the last cross from one file to the next, and are read
-        assert len(member.kept._maps) == min(most, 9 if shuffle else 1)
+        assert len(batches._reader._kept._maps) == min(most, 9 if shuffle else 1)
 
 
 @pytest.mark.parametrize("shuffle", [False, "full"])

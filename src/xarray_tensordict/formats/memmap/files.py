@@ -36,6 +36,10 @@ _ZIP_ERRORS = (
 _UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
 
 
+_COMPRESSED = "compressed"
+"""In the place of where the bytes of a member lie, where they do not lie there as they are."""
+
+
 def file_stem(key: str) -> str:
     """How tensordict calls the file (or folder) of a key.
 
@@ -128,7 +132,7 @@ def _json_in(file: Location) -> Any:
         folder: Any = file.parent
         for key, entry in document.items():
             if isinstance(entry, dict) and "dtype" in entry:
-                entry["_place"] = _place(folder / f"{stem_in(folder, key, '.memmap')}.memmap")
+                entry["_place"] = _place(folder / f"{stem_in(folder, key, '.memmap')}.memmap") or [_COMPRESSED]
     return document
 
 
@@ -164,7 +168,7 @@ def bytes_of(file: Location, size: int, what: str, entry: Entry) -> Bytes:
     if isinstance(file, Path) or not size:  # of an array without elements there is no file
         return FileBytes(str(file), size, what, entry)
     archive, place = str(file.root.filename), entry.said[2:]
-    if not place:
+    if place in ((), (_COMPRESSED,)):
         return CompressedMember(archive, file.at, size, what, entry)
     start, stop = place
     return FileBytes(archive, size, what, entry, start, stop, file.at)
