@@ -10,12 +10,13 @@ TORCHRL := $(CURDIR)/$(VENV)/torchrl
 TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
 .DEFAULT_GOAL := help
-.PHONY: mutation help install demo test test-torchrl test-slow test-faults bench lint format types doctest docs screenshots dist clean
+.PHONY: mutation help install demo test test-torchrl test-xarray test-slow test-faults bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
 	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
 	@echo "make test-torchrl       the tests of what tensordict does, with the current torchrl and the tensordict it asks for"
+	@echo "make test-xarray        xarray's own suite, through this engine; CI runs it"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
 	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
 	@echo "make mutation           which changes of the inference no test notices (mutmut; an hour)"
@@ -51,6 +52,9 @@ $(TORCHRL)/.installed: constraints-torchrl.txt | $(INSTALLED)
 
 test-torchrl: $(TORCHRL)/.installed
 	PYTHONPATH=$(TORCHRL) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS) $(TORCHRL_TESTS)
+
+test-xarray: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not faults" $(ARGS) tests/xarray_suite
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not faults" $(ARGS)
