@@ -20,8 +20,8 @@ from xarray_tensordict import open_persistent
 
 PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
-    "open_dataset": 27,
-    "open_dataset and to_tensordict": 33,
+    "open_dataset": 31,
+    "open_dataset and to_tensordict": 37,
     "to_zarr, a new store": 36,
     "to_zarr, rows appended": 51,
     "ptd[idx]": 13,

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import past_cache
+from ..._compat.xarray import data_of, past_cache
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
 from ...core.model import Key
 from ...core.objects import jsonable, to_json
@@ -149,7 +149,7 @@ def _variable(
         taken = {str(dim) for other in group.node.variables.values() for dim in other.dims}
         return json_variable(name, to_json(stored.payload, name), attrs, taken)
     attrs = {**stored.variable.attrs, **_array_markers(stored, sizes)}
-    variable = xr.Variable(stored.variable.dims, past_cache(contiguous(stored.variable))._data, attrs, fastpath=True)
+    variable = xr.Variable(stored.variable.dims, data_of(past_cache(contiguous(stored.variable))), attrs, fastpath=True)
     cut = zarr_encoding(
         group.node.names[name],
         stored.variable,
