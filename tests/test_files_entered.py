@@ -20,11 +20,11 @@ from xarray_tensordict import open_persistent
 
 PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
-    "open_dataset": 31,
-    "open_dataset and to_tensordict": 37,
-    "to_zarr, a new store": 36,
-    "to_zarr, rows appended": 51,
-    "ptd[idx]": 13,
+    "open_dataset": 28,
+    "open_dataset and to_tensordict": 34,
+    "to_zarr, a new store": 35,
+    "to_zarr, rows appended": 46,
+    "ptd[idx]": 12,
 }
 
 

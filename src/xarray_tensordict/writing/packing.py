@@ -238,7 +238,10 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
     try:
         coded = _encoded(values, encoding)
         with quiet(*XARRAY_SAYS), np.errstate(all="ignore"):
-            stored = xr.Variable(("q",), coded.values, coded.attrs)
+            # an array that is there may have several values for what is missing; xarray reads all, and writes one
+            missing = encoding.get("missing_value")
+            read_as = coded.attrs if missing is None else {"missing_value": missing, **coded.attrs}
+            stored = xr.Variable(("q",), coded.values, read_as)
             times = xr.coders.CFDatetimeCoder(use_cftime=True) if kind == "O" else True
             found = decode_cf_variable("values", stored, decode_times=times, decode_timedelta=kind == "m").values
     except _FAILS as error:
