@@ -21,14 +21,13 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import NetcdfWriter, data_of, past_cache
+from ..._compat.xarray import NetcdfWriter, data_of
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
 from ...core.objects import to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...writing.additions import plan_added
-from ...writing.blockwise import read_now
 from ...writing.encodings import storage_chunks
 from ...writing.plan import GroupPlan, Source, WritePlan, plan_write, unbatched_object
 from ...writing.running import distributed_client
@@ -37,7 +36,7 @@ from ...writing.streaming import stream_source
 from .append import append_rows, check_rows
 from .attrs import stored_attrs
 from .file import check_not_written
-from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, written_beside
+from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, write_values, written_beside
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
@@ -253,32 +252,31 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5O
 
 def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
     """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
-    pending: list[tuple[Any, Part]] = []
+    parts: list[tuple[Part, xr.Variable]] = []
     for key, group in plan.groups.items():
         node = output.file.require_group("/" + "/".join((*prefix, *key)))
         node.attrs.update(stored_attrs(group.attrs or {}, {}, "the group"))
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
-            pending += _write(output, node, name, stored, group, _dataset_options(name, stored, group, options))
+            keywords = _dataset_options(name, stored, group, options)
+            if stored.form == "json" and not stored.variable.ndim:
+                _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
+            else:
+                parts.append(_created(output, node, name, stored, group, keywords))
     if plan.unbatched:
         root = output.file.require_group("/" + "/".join(prefix))
         there = root.get(UNBATCHED_NAME)
         content = (json.loads(there[()]) if there is not None else {}) | unbatched_object(plan)
         root.pop(UNBATCHED_NAME, None)
         _write_text(output, root, UNBATCHED_NAME, content, {}, {})
-    store_blocks([data for data, _ in pending], [part for _, part in pending], progress=options.progress)
+    write_values(parts, progress=options.progress)
 
 
-def _write(
+def _created(
     output: Hdf5Output, node: h5py.Group, name: str, stored: Stored, group: GroupPlan, options: dict[str, Any]
-) -> list[tuple[Any, Part]]:
-    """Write one variable; what dask holds is returned, with its place."""
-    sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
-    full = group.node.names[name]
-    if stored.form == "json" and not stored.variable.ndim:
-        _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
-        return []
+) -> tuple[Part, xr.Variable]:
+    """Create the dataset of a variable; what is to be written to it comes with its place."""
     variable, dtype = _for_h5py(stored)
     dtype = np.dtype(options.pop("dtype", dtype))
     unlimited = group.node.unlimited
@@ -290,7 +288,9 @@ def _write(
     try:
         dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
     except (ValueError, TypeError, OSError) as error:
-        raise type(error)(f"variable {full!r}: HDF5 cannot store {dtype} with {options} ({error})") from error
+        raise type(error)(
+            f"variable {group.node.names[name]!r}: HDF5 cannot store {dtype} with {options} ({error})"
+        ) from error
     record = dict(stored.record)
     if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
         record["bytes"] = True
@@ -298,25 +298,12 @@ def _write(
     for axis, dim in enumerate(variable.dims):
         dataset.dims[axis].label = str(dim)
     if stored.stack:
-        dataset.attrs[STACK_ATTR] = list(sizes)
-    if 0 in variable.shape:
-        return []
-    if variable.chunks is not None:
-        return [(variable.data, Part(output, dataset))]
-    try:
-        Part(output, dataset)[tuple(slice(0, size) for size in variable.shape)] = past_cache(variable).values
-    except ValueError as error:
-        if "NULL" not in str(error):
-            raise
-        raise ValueError(
-            f"variable {full!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
-            f"ds.td.to_zarr(), or remove the character"
-        ) from error
-    return []
+        dataset.attrs[STACK_ATTR] = list(group.batch_record["batch_size"]) if group.batch_record is not None else []
+    return Part(output, dataset), variable
 
 
 def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
-    """The variable with values that h5py takes, and the dtype of the dataset."""
+    """The variable, and the dtype of its dataset."""
     variable = stored.variable
     if stored.form == "json":
         values = np.array(stored.payload)
@@ -324,10 +311,7 @@ def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
     if stored.form == "ragged":
         first = next((row for row in variable.values.flat if isinstance(row, np.ndarray)), np.empty(0))
         return variable, h5py.vlen_dtype(first.dtype)
-    if variable.dtype.kind in "UTO":
-        data: Any = variable.data.astype(object) if variable.chunks is not None else read_now(variable).astype(object)
-        return xr.Variable(variable.dims, data, fastpath=True), h5py.string_dtype()
-    return variable, variable.dtype
+    return variable, h5py.string_dtype() if variable.dtype.kind in "UTO" else variable.dtype
 
 
 def _write_text(
