@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
-from .._compat.xarray import read, transpose_axes
+from .._compat.xarray import read, remade, transpose_axes
 from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
 from ..core.objects import held_objects, is_text_dtype, python_objects, same_object, to_json
@@ -26,9 +27,8 @@ from ..core.times import to_nanoseconds
 from ..core.unbatched_entry import encode_array, entry_record
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .blockwise import as_declared, map_values, read_now
-from .encodings import cf_encoding
 from .packing import decoded_dtype, encoded, is_packing, packed
+from .streaming import as_declared, map_values, read_now
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -211,9 +211,7 @@ def _without_nat(variable: xr.Variable) -> xr.Variable:
     if not {"_FillValue", "missing_value"} & set(variable.attrs):
         return variable
     attrs = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
-    bare = xr.Variable(variable.dims, variable._data, attrs, fastpath=True)
-    bare.encoding = variable.encoding
-    return bare
+    return remade(variable, attrs=attrs)
 
 
 def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:
@@ -414,3 +412,36 @@ def _no_json(place: Place, payload: Any) -> TypeError:
         "key as "
         f"a string), and objects are stored as JSON; convert it, or drop it"
     )
+
+
+# -- encodings that came along -----------------------------------------------------------------------------------------
+#
+# They outlive what they were made for: chunks of an array that was sliced, codecs of zarr v2 in a v3 store, HDF5 options in zarr.
+# None of them may make a write fail, and none may change a value: what fits the new store is kept, the rest dropped.
+
+_CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
+
+
+def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
+    """The CF words of an encoding that came along; :func:`.packing.packed` says whether the values fit."""
+    kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
+    kinds = {variable.dtype.kind}
+    with suppress(TypeError):
+        kinds.add(np.dtype(kept.get("dtype") or "float64").kind)
+    is_time = variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and "units" in kept)
+    # strings: the dtype they were read as says nothing about how they are to be written
+    if "b" in kinds or not (is_time or kinds <= set("iufc")):
+        kept = {name: value for name, value in kept.items() if name not in CF_WORDS}
+    return kept
+
+
+def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
+    """The chunks an encoding asks for, of zarr or of HDF5, where they still fit the variable."""
+    chunks = variable.encoding.get("chunks")
+    if chunks is None and not variable.encoding.get("contiguous", False):
+        chunks = variable.encoding.get("chunksizes")
+    if not isinstance(chunks, tuple | list) or len(chunks) != variable.ndim or not variable.ndim:
+        return None
+    if not all(isinstance(size, int | np.integer) and size > 0 for size in chunks):
+        return None
+    return tuple(min(int(size), max(full, 1)) for size, full in zip(chunks, variable.shape, strict=True))

@@ -12,15 +12,14 @@ from ..base import Annotations, check_records
 from .change import Change, zarr_writes
 from .open import walk_members
 from .target import resolve_target
-from .transaction import Staged, join, taken
+from .transaction import join, taken
 
 
 def annotate_zarr(source: Any, description: str, annotations: Annotations) -> None:
     """Write into the documents of a store; see :meth:`~..base.Format.annotate`."""
     target = resolve_target(source, annotations.group, annotations.storage_options)
-    version, outermost = target.group_format() or 3, target.root()
-    with taken(target.store, target.name, outermost), zarr_writes():
-        change = Change(Staged(target.store), target, outermost, version)
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        change = Change(target, target.group_format() or 3)
         root: Any = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
         _check_fill_values(root, annotations, description)
         check_records(root, annotations)

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -119,7 +120,8 @@ class Staged(WrapperStore[Store]):
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        names = {key.removeprefix(start).partition("/")[0] for key in self._present() if key.startswith(start)}
+        present = (key for key, content in self.documents.items() if content is not None and key.startswith(start))
+        names = {key.removeprefix(start).partition("/")[0] for key in present}
         async for name in self._store.list_dir(prefix):
             name = name.rstrip("/")
             names.discard(name)
@@ -127,9 +129,6 @@ class Staged(WrapperStore[Store]):
                 yield name
         for name in names:
             yield name
-
-    def _present(self) -> Iterator[str]:
-        return (key for key, content in self.documents.items() if content is not None)
 
     # -- what is to be changed -----------------------------------------------------------------------------------------
 
@@ -361,47 +360,56 @@ def _rolled_back(store: Store, root: str) -> bool:
 class Taken:
     """The right to change a store, until it is given back or, with the process, lost.
 
-    A local folder is locked by the operating system; in any other store an object says who writes. A copy that was pickled
-    holds nothing.
+    A local folder is locked by the operating system; in any other store an object says who writes, and a copy that was
+    pickled may give it back.
     """
 
+    _lock: filelock.BaseFileLock | None = None
+    _inode = 0
+    _token: bytes | None = None
+    _stays = False
+
     def __init__(self, store: Store, where: str, root: str = "", *, wait: float | None = None) -> None:
-        self._lock: filelock.BaseFileLock | None = None
-        self._token: bytes | None = None
-        self._store, self._key = store, join(root, LOCK)
+        self._store, self._key, self._where = store, join(root, LOCK), where
         wait = WAIT if wait is None else wait
         base = base_store(store)
         if is_transactional(base):
             return
         if isinstance(base, LocalStore):
-            self._lock_folder(Path(base.root, root), where, wait)
+            self._lock_folder(Path(base.root, root), wait)
         else:
-            self._create_object(where, wait)
+            self._create_object(wait)
 
-    def _lock_folder(self, folder: Path, where: str, wait: float) -> None:
+    def _lock_folder(self, folder: Path, wait: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / LOCK, thread_local=False)
         try:
             lock.acquire(timeout=wait)
         except filelock.Timeout as error:
             raise BlockingIOError(
-                f"{where}: another process or thread is changing the store, and has not finished within {wait:g} s. Nothing "
-                f"was changed: try again"
+                f"{self._where}: another process or thread is changing the store, and has not finished within {wait:g} s. "
+                f"Nothing was changed: try again"
             ) from error
-        self._lock = lock
+        self._lock, self._inode = lock, os.stat(lock.lock_file).st_ino
+        with suppress(ValueError):  # a worker of a cluster keeps the result of a task, and hands copies of it to others
+            distributed = sys.modules.get("distributed")
+            self._stays = distributed is not None and distributed.get_worker() is not None
 
-    def _create_object(self, where: str, wait: float) -> None:
+    def _create_object(self, wait: float) -> None:
         who = {"host": platform.node(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
-        self._token = token
+        self._token = token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
         end, pause = time.monotonic() + wait, 0.01
         try:
-            while (found := self._created(token)) != token:
+            while True:
+                run(create_only(self._store, self._key, token))
+                found = run(get_bytes(self._store, self._key))
+                if found == token:
+                    return
                 if time.monotonic() > end:
                     holder = "another writer" if found is None else found.decode(errors="replace")
                     raise BlockingIOError(
-                        f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: "
-                        f"try again. If that writer is gone, delete the object {self._key!r} in the store"
+                        f"{self._where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was "
+                        f"changed: try again. If that writer is gone, delete the object {self._key!r} in the store"
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, 1.0)
@@ -410,16 +418,14 @@ class Taken:
             self.release()
             raise
 
-    def _created(self, token: bytes) -> bytes | None:
-        run(create_only(self._store, self._key, token))
-        return run(get_bytes(self._store, self._key))
-
     def release(self) -> None:
         """Give the store back."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with suppress(OSError):
-                os.unlink(lock.lock_file)
+                # the folder may have been replaced, and the file in the new one be that of another writer
+                if os.stat(lock.lock_file).st_ino == self._inode:
+                    os.unlink(lock.lock_file)
             lock.release()
         token, self._token = self._token, None
         if token is not None and run(get_bytes(self._store, self._key)) == token:
@@ -427,17 +433,16 @@ class Taken:
 
     def __del__(self) -> None:
         # a graph of dask that failed leaves nobody else to give a folder back
-        if self.__dict__.get("_lock") is not None:
+        if self._lock is not None:
             self.release()
 
-    def __reduce__(self) -> Any:
-        return _nothing_taken, ()
-
-
-def _nothing_taken() -> Taken:
-    found = object.__new__(Taken)
-    found._lock = found._token = None
-    return found
+    def __getstate__(self) -> dict[str, Any]:
+        if self._lock is not None and not self._stays:
+            raise ValueError(
+                f"{self._where}: the lock of a folder belongs to one process, and this scheduler of dask hands it to another. "
+                f"Nothing was changed: compute with scheduler='threads' or on a cluster, or write with compute=True"
+            )
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_inode")}
 
 
 @contextmanager
