@@ -58,6 +58,8 @@ class Change:
         The store, with the documents as they are to be.
     blocks
         Values that go into arrays.
+    texts
+        The keys of chunks of JSON texts; none of them is one that the documents name now.
     created
         The paths of arrays that are new.
     overwritten
@@ -68,6 +70,7 @@ class Change:
     zarr_format: int
     consolidate: bool = False
     blocks: list[Block] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
     overwritten: set[str] = field(default_factory=set)
 
@@ -192,10 +195,11 @@ class Change:
         return json.loads(found).get("consolidated_metadata") is not None
 
     def abandon(self) -> None:
-        """Remove the chunks of new arrays, unless documents that could not be put back name them."""
+        """Remove the chunks of new arrays and texts, unless documents that could not be put back name them."""
         with suppress(Exception):
             if not is_transactional(self.staged.inner) and pending(self.staged.inner, self.root) is None:
                 each_at_once(self._remove, self.created)
+                each_at_once(self.staged.inner.delete, self.texts)
 
 
 def carry_out(change: Change, *, progress: bool) -> None:
@@ -249,7 +253,7 @@ def settle(target: ZarrTarget, consolidate: bool, *tasks: Any, all_written: bool
     mark = mark_of(group)
     if mark is None or mark.get("kind") != "create" or not mark.get("created"):
         return
-    if not all_written and unwritten(group, mark):
+    if not all_written and unwritten(group, mark.get("arrays", ())):
         return
     with taken(target.store, target.name, target.root()), zarr_writes():
         change = Change(target, int(group.metadata.zarr_format), consolidate)

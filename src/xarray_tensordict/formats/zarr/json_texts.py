@@ -112,4 +112,7 @@ def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None
     for name in ("zarr.json",) if is_v3 else (".zarray", ".zattrs"):
         change.staged.put(join(key, name), run(get_bytes(memory, join(key, name))))
     whole = tuple(slice(0, size) for size in shape)
+    metadata: Any = array.metadata
+    grid = (-(-size // chunk) for size, chunk in zip(shape, array.chunks, strict=True))
+    change.texts += [join(key, metadata.encode_chunk_key(place)) for place in np.ndindex(*grid)]
     change.blocks.append((variable.values.reshape(shape), on_store(array, change.staged.inner), whole))

@@ -25,7 +25,7 @@ from ..places import refuse_reading_from
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
 from .target import ZarrTarget, check_replaceable, node_at
-from .transaction import JOURNAL, LOCK, is_document, join, pending, taken
+from .transaction import LOCK, is_document, join, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
@@ -251,7 +251,7 @@ def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
 
     async def others() -> list[str]:
         keys = [key async for key in target.store.list_prefix(f"{path}/" if path else "")]
-        return [key for key in keys if key not in kept and key.rpartition("/")[2] not in (JOURNAL, LOCK)]
+        return [key for key in keys if key not in kept and key.rpartition("/")[2] != LOCK]
 
     for key, content in sorted(kept.items()):
         run(set_bytes(target.store, key, content))
