@@ -35,6 +35,7 @@ from ...quiet import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
 from ...writing.store_fit import adopt_names, check_append, check_sizes, fit, grown, grown_dims, same_values
 from ...writing.streaming import contiguous, streamed
+from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from ..places import reads_from
 from .change import Change, Region
@@ -114,7 +115,8 @@ def open_there(source: Source, target: ZarrTarget, options: ZarrOptions) -> Ther
     change = Change(target, options.zarr_format or 3, options.consolidated is not False)
     # those who complete a store know that it is not complete
     with quiet((re.escape(target.description) + ".*the store is not complete", UserWarning)):
-        reader = ZarrGroupStore.open(target.store, description=target.description, root=change.path, consolidated=False)
+        asked = StoreOptions(group=change.path, consolidated=False)
+        reader = ZarrGroupStore.open(target.store, target.description, asked)
         ds = open_flat(reader, OpenOptions(nested=True))
     group = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
     members = dict(walk_members(group))
