@@ -39,6 +39,8 @@ Form = Literal["array", "json", "ragged", "unbatched"]
 _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
+_LAID_OUT = frozenset({"chunks", "shards", "chunksizes", "preferred_chunks"})
+"""What an encoding says about axes by their place."""
 _TEXT_DTYPE: Any = create_vlen_dtype(str)
 
 
@@ -130,15 +132,25 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         variable = as_declared(variable, place.name)
     kind = variable.dtype.kind
     if kind in _TIMES:
-        variable = _without_nat(variable)
+        # no store takes the fill value that xarray leaves in the attributes of times that numpy has dtypes for
+        bare = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
+        variable = remade(variable, attrs=bare)
     if kind == "S" and variable.dtype.itemsize < 2:
         # CF takes an array of single bytes for strings in pieces, and joins them
         variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
         return _for_xarray(variable, place)
-    axes = batch_axes_first(variable, place.batch_dims)
-    stored = _for_tensordict(_transposed(variable, axes), place)
-    if axes != sorted(axes):
+    axes = list(range(variable.ndim))
+    if set(place.batch_dims) <= set(variable.dims):  # those of the batch go in front, in its order
+        lead = [variable.dims.index(dim) for dim in place.batch_dims]
+        axes = lead + [axis for axis in axes if axis not in lead]
+    is_moved = axes != sorted(axes)
+    if is_moved:
+        kept = {k: v for k, v in variable.encoding.items() if k not in _LAID_OUT}
+        variable = transpose_axes(variable, axes)
+        variable.encoding = kept
+    stored = _for_tensordict(variable, place)
+    if is_moved:
         stored.record["order"] = [axes.index(axis) for axis in range(len(axes))]
     return stored
 
@@ -206,32 +218,6 @@ def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
     return Stored(variable, stack=place.stack(variable))
 
 
-def _without_nat(variable: xr.Variable) -> xr.Variable:
-    """Without the fill value that xarray leaves in the attributes of times that numpy has dtypes for: no store takes it."""
-    if not {"_FillValue", "missing_value"} & set(variable.attrs):
-        return variable
-    attrs = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
-    return remade(variable, attrs=attrs)
-
-
-def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:
-    """The axes of a variable with those of the batch in front, in its order; as they are where it lacks one."""
-    axes = list(range(variable.ndim))
-    if not set(batch_dims) <= set(variable.dims):
-        return axes
-    lead = [variable.dims.index(dim) for dim in batch_dims]
-    return lead + [axis for axis in axes if axis not in lead]
-
-
-def _transposed(variable: xr.Variable, axes: list[int]) -> xr.Variable:
-    if axes == sorted(axes):
-        return variable
-    moved = transpose_axes(variable, axes)
-    dropped = {"chunks", "shards", "chunksizes", "preferred_chunks"}
-    moved.encoding = {key: value for key, value in variable.encoding.items() if key not in dropped}
-    return moved
-
-
 def _torch_record(variable: xr.Variable) -> dict[str, Any]:
     recorded = torch_dtype_of(variable)
     return {} if recorded is None else {"torch_dtype": recorded}
@@ -252,7 +238,8 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
         encode_times(held, place)  # raises for those that a reader could not give back
         return Stored(held, "unbatched")
     if variable.dtype.kind in _TIMES:
-        return Stored(encode_times(variable, place), record=_unit_record(variable))
+        unit = np.datetime_data(variable.dtype)[0]
+        return Stored(encode_times(variable, place), record={} if unit == "ns" else {"datetime_unit": unit})
     if unbatched:
         return _unbatched(variable, place)
     if not variable.dtype.isnative:
@@ -289,11 +276,6 @@ def with_values(path: str, was: Mapping[str, Any], values: np.ndarray[Any, Any])
         remedy = "its entry in '_unbatched' is packed so; write to a new store"
         values = encoded(path, xr.Variable(dims, values), attrs, np.dtype(was["dtype"]), remedy=remedy).values
     return encode_array(values, dims, attrs=attrs, role=was.get("role", "data"), record=entry_record(was))
-
-
-def _unit_record(variable: xr.Variable) -> dict[str, Any]:
-    unit = np.datetime_data(variable.dtype)[0]
-    return {} if unit == "ns" else {"datetime_unit": unit}
 
 
 def encode_times(variable: xr.Variable, place: Place) -> xr.Variable:
@@ -381,37 +363,28 @@ def _ragged(variable: xr.Variable, place: Place) -> Stored:
 def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
     text = to_json(payload, place.name)
     if not same_object(json.loads(text), payload):
-        raise _no_json(place, payload)
-    if place.format == "hdf5" and variable.ndim and _is_text_with_gaps(variable):
+        raise TypeError(
+            f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a key as "
+            f"a string), and objects are stored as JSON; convert it, or drop it"
+        )
+    items = np.asarray(variable.values).ravel().tolist() if place.format == "hdf5" and variable.ndim else []
+    gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
+    if any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True)):
         raise TypeError(
             f"variable {place.name!r} holds text with missing values (None or NaN), which HDF5 cannot hold; fill them with "
             f".fillna(''), as xarray's own engines do silently, or write it with ds.td.to_zarr()"
         )
-    if place.format == "hdf5" and variable.ndim and not (_one_plain_type(variable) and place.rows):
+    types = {type(item) for item in items}
+    if (
+        place.format == "hdf5"
+        and variable.ndim
+        and not (len(types) == 1 and types <= {bool, int, float} and place.rows)
+    ):
         raise TypeError(
             f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
         )
     return Stored(variable, "json", stack=place.stack(variable), payload=payload)
-
-
-def _is_text_with_gaps(variable: xr.Variable) -> bool:
-    items = np.asarray(variable.values).ravel().tolist()
-    gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
-    return any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True))
-
-
-def _one_plain_type(variable: xr.Variable) -> bool:
-    types = {type(item) for item in np.asarray(variable.values).ravel().tolist()}
-    return len(types) == 1 and types <= {bool, int, float}
-
-
-def _no_json(place: Place, payload: Any) -> TypeError:
-    return TypeError(
-        f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a "
-        "key as "
-        f"a string), and objects are stored as JSON; convert it, or drop it"
-    )
 
 
 # -- encodings that came along -----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class ZarrFormat(Format):
         check_replaceable(resolve_target(path, None, None))
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
-        from .annotate import annotate_zarr
+        from .update import annotate_zarr
 
         annotate_zarr(source, description, annotations)
 

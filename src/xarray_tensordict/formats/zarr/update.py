@@ -1,4 +1,4 @@
-"""What a change of a zarr store consists of: rows that are appended, a region, variables that are added or overwritten.
+"""What a change of a zarr store consists of: rows, a region, variables that are added or overwritten, annotations.
 
 Everything is checked against the store, and staged; no chunk is written here. Existing arrays are written to through zarr, with
 values encoded as the array holds them, so that stores without dimension names (tensordict's own) can be appended to.
@@ -24,6 +24,7 @@ from ...core.metadata import (
     INCOMPLETE_ATTR,
     NON_TENSOR_ATTR,
     STACK_ATTR,
+    UNBATCHED_NAME,
     batch_record,
     own_array_record,
 )
@@ -35,15 +36,15 @@ from ...quiet import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
 from ...writing.store_fit import adopt_names, check_append, check_sizes, fit, grown, grown_dims, same_values
 from ...writing.streaming import contiguous, streamed
-from ..base import StoreOptions
+from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
 from ..places import reads_from
-from .change import Change, Region
+from .change import Change, Region, zarr_writes
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .target import ZarrTarget
-from .transaction import join
+from .target import ZarrTarget, resolve_target
+from .transaction import join, taken
 
 
 @dataclass
@@ -429,3 +430,48 @@ def _complete(there: There, names: set[str]) -> None:
     if told is not None and not (arrays and arrays <= names):
         raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
     there.change.set_attrs(there.change.path, **{INCOMPLETE_ATTR: None})
+
+
+# -- annotate ----------------------------------------------------------------------------------------------------------
+
+
+def annotate_zarr(source: Any, description: str, annotations: Annotations) -> None:
+    """Write into the documents of a store; see :meth:`~..base.Format.annotate`."""
+    target = resolve_target(source, annotations.group, annotations.storage_options)
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        change = Change(target, target.group_format() or 3)
+        root: Any = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
+        _check_fill_values(root, annotations, description)
+        check_records(root, annotations)
+        named = {"/".join(key): dims for key, dims in annotations.dims.items()}
+        for path, node in walk_members(root):
+            is_text = isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs and path != UNBATCHED_NAME
+            is_named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
+            if is_text and not is_named:  # without a dimension name for its bytes open_zarr raises
+                named[path] = (f"{path.rsplit('/', 1)[-1]}_json",)
+        for path, dims in named.items():
+            change.name_axes(join(change.path, path), list(dims))
+        for key, record in annotations.records.items():
+            # a group may be in the entry _unbatched alone
+            if not key or isinstance(root.get("/".join(key)), zarr.Group):
+                change.set_attrs(join(change.path, *key), **{BATCH_ATTR: record})
+        change.finish()
+
+
+def _check_fill_values(root: zarr.Group, annotations: Annotations, description: str) -> None:
+    """In zarr v2 dimension names make xarray take the fill value for a mask: 0 can be taken back, others cannot."""
+    if root.metadata.zarr_format != 2:
+        return
+    arrays: dict[str, Any] = {"/".join(key): root["/".join(key)] for key in annotations.dims}
+    masked = [
+        f"{name!r} (fill_value {array.fill_value})"
+        for name, array in arrays.items()
+        if array.fill_value not in (None, 0, 0.0, False, "", b"")
+        and array.dtype.kind not in "mM"
+        and array.fill_value == array.fill_value  # no NaN
+    ]
+    if masked:
+        raise ValueError(
+            f"{description}: with dimension names, plain xarray would take the fill value of these zarr v2 arrays for missing "
+            f"data: {', '.join(masked)}. Write the store again with ds.td.to_zarr(...). Nothing was changed"
+        )
