@@ -148,7 +148,9 @@ def _is_grid(info: ArrayInfo, voters: Iterable[ArrayInfo]) -> bool:
     if len(info.shape) != 2 or None in info.dims or not (_is_latitude(info) or _is_longitude(info)):
         return False
     grid = set(info.dims)
-    return any(grid <= set(voter.dims) and voter.dims[0] not in grid for voter in voters)
+    over = [voter for voter in voters if grid <= set(voter.dims)]
+    behind = sum(voter.size for voter in over if voter.dims[0] not in grid)
+    return behind > 0 and 2 * behind >= sum(voter.size for voter in over)
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
