@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
+import inference_fields
 import inference_practice
 import inference_rows
 import inference_rules
@@ -40,6 +41,7 @@ ROWS = (
     *inference_practice.PRACTICE,
     *inference_practice.GUARDS,
     *inference_rules.RULES,
+    *inference_fields.FIELDS,
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import inference_fields
 import inference_practice
 import inference_rows
 import inference_rules
@@ -22,6 +23,7 @@ ROWS = [
     *inference_practice.PRACTICE,
     *inference_practice.GUARDS,
     *inference_rules.RULES,
+    *inference_fields.FIELDS,
 ]
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 

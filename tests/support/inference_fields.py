@@ -472,7 +472,11 @@ TABLES = [
     ),
     Row(
         "draws of parameters by name",
-        [var("draws", chain=4, iteration=100, param=7), var("lp", chain=4, iteration=100), coord("param", kind="string", param=7)],
+        [
+            var("draws", chain=4, iteration=100, param=7),
+            var("lp", chain=4, iteration=100),
+            coord("param", kind="string", param=7),
+        ],
         [("chain", 4), ("iteration", 100)],
         "chains and draws",
         NAMED,

@@ -8,7 +8,7 @@ knows neither zarr nor h5py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -250,6 +250,11 @@ class ArrayInfo:
     def size(self) -> int:
         """How many elements it has."""
         return math.prod(self.shape)
+
+
+def elements(arrays: Iterable[ArrayInfo]) -> int:
+    """How many elements arrays hold together."""
+    return sum(info.size for info in arrays)
 
 
 @dataclass(frozen=True)
