@@ -102,15 +102,17 @@ def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Itera
     asked = set(dims)
     telling = [info for info in arrays if not asked.isdisjoint(info.dims)]
     longest: dict[str, int] = {}
-    for names, shape in dict.fromkeys((info.dims, info.shape) for info in telling):
-        axes = {axis: dim for dim in names if dim is not None and (axis := _axis_of_pair(dim))}
-        if len(axes) == 2:
-            found.update(dict.fromkeys(axes.values(), "space, as one of a pair of x and y"))
-        for dim, size in zip(names, shape, strict=True):
+    for axes in dict.fromkeys(info.axes for info in telling):
+        pair = {letter: dim for dim, _ in axes if dim is not None and (letter := _axis_of_pair(dim))}
+        if len(pair) == 2:
+            found |= dict.fromkeys(pair.values(), "space, as one of a pair of x and y")
+        seen = set()
+        for dim, size in axes:
             if dim is not None:
                 longest[dim] = max(size, longest.get(dim, 0))
-                if names.count(dim) > 1:
+                if dim in seen:
                     found[dim] = "more than once in one array"
+                seen.add(dim)
     found |= {dim: MADE_UP for dim, size in longest.items() if is_made_up(dim, size)}
     grids = {info.dims: info.key[-1] for info in telling if len(info.dims) == 2 and _is_horizontal(info)}
     for grid, name in grids.items():

@@ -221,7 +221,7 @@ def _followed(parent: GroupBatch | None) -> GroupBatch | None:
 
 
 def _sizes_of(info: ArrayInfo, dim: str) -> list[int]:
-    return [size for found, size in zip(info.dims, info.shape, strict=True) if found == dim]
+    return [size for found, size in info.axes if found == dim]
 
 
 def _check_one_size(ballot: Ballot, given: BatchDims) -> None:

@@ -172,6 +172,11 @@ def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:
             group.left_out.append(LeftOut(key, f"it is {what}; group={'/'.join(key)!r} opens it", warns=False))
 
 
+def text_of(value: Any) -> Any:
+    """A value of an attribute; bytes, as HDF5 has them, as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
     """Say what a group is that a format keeps for itself, else None.
 
@@ -182,9 +187,7 @@ def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
     >>> private_group("_i_table", {})
     'the search index of a PyTables table'
     """
-    kind = attrs.get("CLASS")
-    kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
-    if name.startswith("_i_") or kind in ("TINDEX", "INDEX"):
+    if name.startswith("_i_") or text_of(attrs.get("CLASS")) in ("TINDEX", "INDEX"):
         return "the search index of a PyTables table"
     if name in {"#refs#", "#subsystem#"}:
         return "a group that MATLAB keeps for itself"
@@ -245,6 +248,11 @@ class ArrayInfo:
             raise ValueError(
                 f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
             )
+
+    @property
+    def axes(self) -> tuple[tuple[str | None, int], ...]:
+        """Name and size of each axis."""
+        return tuple(zip(self.dims, self.shape, strict=True))
 
     @cached_property
     def size(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .model import ArrayInfo, Key
+from .model import ArrayInfo, Key, text_of
 
 Silent = dict[str, str]
 """Members of a group that do not vote, each with the reason as the end of "'lat' did not vote, because ..."."""
@@ -58,9 +58,15 @@ def _why_silent(info: ArrayInfo) -> str | None:
 
 # -- what CF attributes refer to ---------------------------------------------------------------------------------------
 
-_LISTS = ("bounds", "climatology", "coordinates", "ancillary_variables", "grid_mapping")
-_PAIRS_OF_WORDS = ("cell_measures", "formula_terms")
-"""They hold "word: name" pairs (CF 7.2 and 4.3.3). A grid mapping may hold "name: name name" (5.6)."""
+_REFER = (
+    "bounds",
+    "climatology",
+    "coordinates",
+    "ancillary_variables",
+    "grid_mapping",
+    "cell_measures",
+    "formula_terms",
+)
 
 
 def referenced_names(attrs: Mapping[str, Any]) -> set[str]:
@@ -69,15 +75,15 @@ def referenced_names(attrs: Mapping[str, Any]) -> set[str]:
 
 
 def _references(attrs: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Each attribute that refers to variables, with their names."""
-    for attr in (*_LISTS, *_PAIRS_OF_WORDS):
-        value = attrs.get(attr)
-        if isinstance(value, str):
-            words = value.split()
-            if attr in _LISTS:
-                yield attr, [word.rstrip(":") for word in words]
-            else:
-                yield attr, [word for word in words if not word.endswith(":")]
+    """Each attribute that refers to variables, with their names.
+
+    Cell measures and formula terms hold "word: name" pairs (CF 7.2, 4.3.3); a grid mapping may hold "name: name name" (5.6).
+    """
+    for attr in _REFER:
+        words = attrs.get(attr)
+        if isinstance(words, str):
+            names = [word for word in words.split() if attr == "grid_mapping" or not word.endswith(":")]
+            yield attr, [name.removesuffix(":") for name in names]
 
 
 # -- sparse matrices ---------------------------------------------------------------------------------------------------
@@ -93,9 +99,7 @@ _ENCODINGS = {
 
 def sparse_kind(names: Iterable[str], attrs: Mapping[str, Any]) -> str | None:
     """Say "a CSR matrix", "a CSC matrix" or that it is one of them for a group that holds a sparse matrix, else None."""
-    encoding = attrs.get("encoding-type", attrs.get("h5sparse_format"))
-    if isinstance(encoding, bytes):
-        encoding = encoding.decode("utf-8", "replace")
+    encoding = text_of(attrs.get("encoding-type", attrs.get("h5sparse_format")))
     if isinstance(encoding, str) and encoding in _ENCODINGS:
         return _ENCODINGS[encoding]
     if "MATLAB_sparse" in attrs:
