@@ -369,12 +369,6 @@ def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
     return [dataset.file[reference] for reference in lists[axis] if reference]
 
 
-def is_named(dataset: Any, axis: int) -> bool:
-    """Whether an axis has a label or a dimension scale."""
-    labels = _labels(dataset) if _has(dataset, b"DIMENSION_LABELS") else None
-    return bool(labels and labels[axis]) or bool(attached_scales(dataset, axis))
-
-
 def write_label(dataset: Any, axis: int, name: str) -> None:
     """Name an axis.
 
