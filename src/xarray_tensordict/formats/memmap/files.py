@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..fingerprint import Described, Entry
-from ..raw.files import Buffer, Bytes, Places, PlainFiles, open_file
-from ..raw.kept import Kept
+from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, open_file
 
 Location = Path | zipfile.Path
 
