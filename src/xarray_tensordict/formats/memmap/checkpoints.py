@@ -17,8 +17,8 @@ from ...core.model import StoredArray
 from ...warnings import IncompleteStoreWarning, InferredBatchWarning, warn
 from ..array_wrappers import _Wrapped
 from ..base import StoreOptions
-from ..fingerprint import Described, Entry, said_of
-from .files import read_json
+from ..fingerprint import Described
+from .files import Noted, read_json, said_of
 from .levels import Level, LevelReader
 
 STORAGE_META = "storage_metadata.json"
@@ -123,7 +123,7 @@ def _pytree(folder: Path, checkpoint: Mapping[str, Any], described: Described, w
         level = root
         for part in parts[:-1]:
             level = level.children.setdefault(part, Level(batch))
-        reader.add_leaf(level, parts[-1], entry, file, Entry(described, ("metadata", path), said_of(entry)))
+        reader.add_leaf(level, parts[-1], entry, file, Noted(described, ("metadata", path), said_of(entry)))
     _begin_with_the_oldest(root, trim, writer_cursor(folder), where)
     return root
 
