@@ -15,7 +15,7 @@ from ..._compat.zarr import get_bytes, run
 from ...core.model import Key, group_name
 from ..places import Place, place_of
 from ..registry import describe_source
-from .transaction import JOURNAL, LOCK, join
+from .transaction import LOCK, join
 
 _MARKS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs")
 
@@ -64,7 +64,7 @@ class ZarrTarget:
             assert self.path is not None
             place = self.path.joinpath(*self.prefix)
             names = {child.name for child in place.iterdir()} if place.is_dir() else set()
-            return place.is_file() or bool(names - {JOURNAL, LOCK})
+            return place.is_file() or bool(names - {LOCK})
         return node_at(self.store, "/".join(self.prefix)) is not None
 
     def group_format(self) -> int | None:
@@ -156,7 +156,7 @@ def check_replaceable(target: ZarrTarget) -> None:
                 f"{target.description}: mode='w' would replace this file, which is no zip file; delete it first"
             )
         return
-    there = {child.name for child in target.path.iterdir()} - {JOURNAL, LOCK}
+    there = {child.name for child in target.path.iterdir()} - {LOCK}
     if there and not any(name in there for name in _MARKS):
         raise ValueError(
             f"{target.description}: mode='w' would replace this folder, which is no zarr store: it holds "
