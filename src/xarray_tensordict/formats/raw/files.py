@@ -310,14 +310,9 @@ def at_once(function: Callable[[T], R], tasks: Sequence[T], threads: int = THREA
     The threads are made for this call: a pool that is kept does not survive a fork.
     """
     if min(len(tasks), threads) < 2:
-        return in_turn(function, tasks)
+        return [function(task) for task in tasks]
     with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="xarray-tensordict") as pool:
         return list(pool.map(function, tasks))
-
-
-def in_turn(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Call a function for each of `tasks`; the results are in their order."""
-    return [function(task) for task in tasks]
 
 
 def reuse_memory() -> None:
