@@ -9,7 +9,7 @@ import h5py
 
 from ...core.metadata import BATCH_ATTR
 from ..base import Annotations, check_records
-from .attrs import is_named, write_label
+from .attrs import write_labels
 from .file import open_for_changes
 
 
@@ -23,10 +23,7 @@ def annotate_hdf5(source: Any, annotations: Annotations) -> None:
     root = source[group] if group else source
     check_records(root, annotations)
     for key, dims in annotations.dims.items():
-        dataset = root["/".join(key)]
-        for axis, dim in enumerate(dims):
-            if not is_named(dataset, axis):
-                write_label(dataset, axis, dim)
+        write_labels(root["/".join(key)], dims)
     for key, record in annotations.records.items():
         node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):
