@@ -29,8 +29,7 @@ def to_zarr(
     from ..formats.registry import describe_source
     from ..formats.zarr.new_arrays import ZarrOptions
     from ..formats.zarr.open import client_errors
-    from ..formats.zarr.target import resolve_target
-    from ..formats.zarr.write import write_store
+    from ..formats.zarr.write import resolve_target, write_store
 
     source = _source_of(data)
     asked = ZarrOptions(**{**options, **_checked(source, options)})

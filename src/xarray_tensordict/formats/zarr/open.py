@@ -271,16 +271,21 @@ Member = tuple[str, Any]
 def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
     """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
     are_local = all(map(is_local, nodes))
-    names = [_names_in(folder_of(node)) for node in nodes] if are_local else list_members(nodes)
+    folders = {id(node): folder_of(node) for node in nodes} if are_local else {}
+    names = list(map(_names_in, folders.values())) if are_local else list_members(nodes)
     places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-    found = _from_files(nodes, places) if are_local else [_LEFT_TO_ZARR] * len(places)
+    found: list[Any] = [_LEFT_TO_ZARR] * len(places)
+    if are_local:
+        asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
+        parser = DocumentParser()
+        found = [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
     # what is out of the ordinary is opened by zarr, whose errors and choices hold
     rest = [number for number, member in enumerate(found) if member is _LEFT_TO_ZARR]
     for number, member in zip(rest, open_each([places[number] for number in rest]), strict=True):
         found[number] = member
     for number, (node, name) in enumerate(places):
         if isinstance(found[number], KeyError) and (
-            not are_local or os.path.isdir(os.path.join(folder_of(node), name))
+            not are_local or os.path.isdir(os.path.join(folders[id(node)], name))
         ):
             implicit = implicit_group(node, name)  # its length, so whether it is true, is the number of its members
             found[number] = found[number] if implicit is None else implicit
@@ -303,13 +308,6 @@ def _names_in(folder: str) -> list[str]:
         return sorted(set(os.listdir(folder)).difference(METADATA_KEYS))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _from_files(nodes: Sequence[zarr.Group], places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
-    folders = {id(node): folder_of(node) for node in nodes}
-    asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
-    parser = DocumentParser()
-    return [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
 
 
 def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[tuple[bytes | None, bytes | None] | OSError]:

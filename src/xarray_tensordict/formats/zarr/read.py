@@ -38,7 +38,7 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
-from .local import Guard, GuardedArray, as_raw
+from .local import ChunkFiles, Guard, GuardedArray, as_raw
 from .open import Node, Opened, child, is_remote, open_members, open_node
 from .transaction import state_of
 
@@ -394,7 +394,7 @@ class _GroupReader:
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
         pieces = _pieces(array, encoding)
-        plain = straight is not None and not straight.is_compressed
+        plain = straight is not None and isinstance(straight.data, ChunkFiles)
         pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
         is_raw, masks = raw and array.ndim > 0, mask and asked is None
         return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, masks=masks)
