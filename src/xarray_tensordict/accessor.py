@@ -13,8 +13,9 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
+from .dataset.record import Answer
 from .loading.methods import LoadingMethods
-from .tree_accessor import Answer, DataTreeAccessor
+from .tree_accessor import DataTreeAccessor
 from .warnings import warn
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ class DatasetAccessor(LoadingMethods):
         UserWarning
             Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
         """
-        from .tensors.convert import to_tensordict
+        from .tensors.reading import to_tensordict
 
         return to_tensordict(
             self._ds,

@@ -126,7 +126,7 @@ def _check_writable(source: Source) -> None:
 
 def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
     """Bare tensordict opens the store to the values it means, or an error names what is in the way."""
-    from .lazy.writable import why_decoded
+    from .lazy.writable import why_other
 
     inference = infer_dataset(ds)
     plan = plan_entries(ds, inference, unbatched="keep")
@@ -134,13 +134,9 @@ def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | No
     for entry in plan.entries:
         if entry.form != "tensor" or entry.name in restored:
             continue
-        shape = list(entry.variable.shape)
-        if entry.entry_class != "batched" or entry.variable.dims != ds.variables[entry.name].dims:
-            in_the_way.append(
-                f"{entry.name!r} (its dims {list(ds.variables[entry.name].dims)} of shape {shape} do not lead with the batch)"
-            )
-        elif (decoded := why_decoded(entry)) is not None:
-            in_the_way.append(f"{entry.name!r} ({decoded})")
+        reason = why_other(entry, ds)
+        if reason is not None:
+            in_the_way.append(f"{entry.name!r} ({reason})")
     if in_the_way:
         batch = dict(zip(inference.batch_dims, inference.batch_size, strict=True))
         raise ValueError(

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
-
-
-class Answer:
-    """The decision about a batch, kept as long as the question stays the same."""
-
-    def __init__(self) -> None:
-        self._question: list[Any] | None = None
-        self._inference: Inference | None = None
-
-    def to(self, question: list[Any], infer: Callable[[], Inference]) -> Inference:
-        """The answer there is, or that of `infer` where `question`, all that the inference looks at, is another."""
-        if self._inference is None or not self._is_known(question):
-            self._question, self._inference = question, infer()
-        return self._inference
-
-    def _is_known(self, question: list[Any]) -> bool:
-        try:
-            return self._question == question
-        except ValueError:  # attributes that are arrays, and not the same objects
-            return False
+from .dataset.record import Answer
 
 
 class DataTreeAccessor:
@@ -62,7 +43,7 @@ class DataTreeAccessor:
 
     def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
         """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
-        from .tensors.convert import tree_to_tensordict
+        from .tensors.reading import tree_to_tensordict
 
         return tree_to_tensordict(self._dt, batch_dims, **options)
 

@@ -44,6 +44,10 @@ class Selection:
     sizes: tuple[int, ...]
     picked: tuple[int, ...]
 
+    def result(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what it selects of something larger, which has these sizes."""
+        return (*self.picked, *sizes[len(self.sizes) :])
+
     @property
     def is_slices(self) -> bool:
         """Whether it is nothing but slices, so that the result can be a view."""

@@ -226,9 +226,22 @@ def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -
     return tensor
 
 
+def broadcast_rows(array: np.ndarray[Any, Any], axes: Sequence[int], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Put in the axes of a batch of these sizes that an array lacks, without copying."""
+    if not axes:
+        return array
+    array = np.expand_dims(array, tuple(axes))
+    return np.broadcast_to(array, (*sizes, *array.shape[len(sizes) :]))
+
+
 # --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------
 
 _CODES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is an ordinary tensor on the CPU, whose memory may be written to."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not tensor.requires_grad
 
 
 def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -27,8 +27,7 @@ from ...dataset.entries import Entry, Plan, plan_entries, td_names
 from ...dataset.record import infer_dataset
 from ...dataset.tensorclasses import classes_of
 from ...dataset.trees import flat_view
-from ...tensors.convert import Frame, make_leaf
-from ...tensors.reading import read_variables
+from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.arguments import check_choice
