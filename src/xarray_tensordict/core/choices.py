@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
 from .features import Dims, is_made_up, is_marked
 from .model import ArrayInfo, GroupBatch, RecordedBatch
-from .rules import Ballot, by_shape, names_at
+from .rules import Ballot, by_shape, names_at, no_batch
 from .suggest import there_are
 
 BatchDims = str | Sequence[str] | int
@@ -19,7 +19,7 @@ def sizes_of(arrays: Iterable[ArrayInfo]) -> dict[str, int]:
     """The size of each named dim; the larger one where two arrays disagree."""
     sizes: dict[str, int] = {}
     for info in arrays:
-        for dim, size in zip(info.dims, info.shape, strict=True):
+        for dim, size in info.axes:
             if dim is not None:
                 sizes[dim] = max(size, sizes.get(dim, 0))
     return sizes
@@ -67,13 +67,11 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
             f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
             f"ds.td.set_batch_dims({list(names)})"
         )
-    count = len(names)
-    as_found = count <= len(found.dims) and all(
-        name == dim or (dim is None and name in unknown) for name, dim in zip(names, found.dims, strict=False)
-    )
-    all_unnamed = len(unknown) == count and all(None in info.dims[:count] for info in ballot.voters)
-    if as_found or (all_unnamed and ballot.voters):
-        batch = _by_count(ballot, count, found)
+    leading = [found.dims, *(info.dims for info in _led_by(ballot.voters, found))]
+    pairs = [(name, dim) for dims in leading for name, dim in zip(names, dims, strict=False)]
+    new = {name for name, dim in pairs if dim is None}
+    if new == set(unknown) and all(dim in (None, name) for name, dim in pairs):
+        batch = _by_count(ballot, len(names), found)
         return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
     raise ValueError(
         f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
@@ -150,65 +148,48 @@ def by_record(
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
     dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
+    named: dict[str | None, int] = {dim: size for dim, size in zip(dims, record.sizes, strict=True) if dim is not None}
+    leads = any(info.shape[:length] == record.sizes for info in ballot.arrays)
+    wrong = [
+        info
+        for info in ballot.voters
+        if info.shape[:length] != record.sizes
+        and (
+            info.dims[0] is None or not (named or leads) or any(named.get(dim, size) != size for dim, size in info.axes)
+        )
+    ]
+    if wrong and not leads:
+        return _corrected(wrong[0], ballot, record, dims)
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
-    batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
-    candidates = [info for info in ballot.voters if len(info.shape) >= length and not _is_partial(info, record, dims)]
-    # arrays without elements have no vote, and still show that a batch of size zero is true
-    empty = [info for info in ballot.arrays if 0 in info.shape]
-    if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
-        contradicting = [info for info in ballot.voters if _contradicts(info, record, dims)]
-        return batch, [_contradiction(info, record, ballot) for info in contradicting]
-    return _corrected(ballot, record, dims)
-
-
-def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array that a tensordict must have written does not lead with the recorded batch any more."""
-    assert record.sizes is not None
-    if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
-        return False
-    # a partial array has some of the batch dims: only their sizes can be wrong
-    recorded = dict(zip(dims, record.sizes, strict=True))
-    pairs = zip(info.dims, info.shape, strict=True)
-    return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
-
-
-def _is_partial(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array has some of the recorded dims, by name, and not all: it says nothing about the others."""
-    names = set(dims)
-    held = names.intersection(info.dims)
-    return None not in names and bool(held) and held != names and not _contradicts(info, record, dims)
-
-
-def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
-    return (
+    return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
-        f"{list(record.sizes or ())}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
+        f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
-    )
+        for info in wrong
+    ]
 
 
 def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
     leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
     # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
     marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
-    return names_at(marked or leaders, len(sizes)) if leaders else (None,) * len(sizes)
+    return names_at(marked or leaders, len(sizes))
 
 
-def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
-    assert record.sizes is not None
-    found = by_shape(ballot, at_most=len(record.sizes))
-    sizes = found.sizes if found else ()
-    first = next(info for info in ballot.voters if len(info.shape) >= len(record.sizes))
+def _corrected(
+    wrong: ArrayInfo, ballot: Ballot, record: RecordedBatch, dims: Dims
+) -> tuple[GroupBatch | None, list[str]]:
+    said = list(record.sizes or ())
+    found = by_shape(ballot, at_most=len(said)) or no_batch("")
+    sizes = list(found.sizes)
     warning = (
-        f"{ballot.where}: the recorded batch size {list(record.sizes)} does not fit {'/'.join(first.key)!r} of shape "
-        f"{list(first.shape)}; the batch size is taken from the arrays, {list(sizes)}. Write the store again or "
+        f"{ballot.where}: the recorded batch size {said} does not fit {'/'.join(wrong.key)!r} of shape "
+        f"{list(wrong.shape)}; the batch size is taken from the arrays, {sizes}. Write the store again or "
         f"annotate it to make the record true"
     )
-    names = tuple(name or (found.dims[axis] if found else None) for axis, name in enumerate(dims[: len(sizes)]))
-    reason = (
-        f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
-    )
-    return GroupBatch(names, sizes, "recorded", reason), [warning]
+    names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
+    reason = f"the store records batch size {said}, which the arrays contradict: they lead with {sizes}"
+    return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 
 # -- rule 2: names that were recorded in memory ------------------------------------------------------------------------
@@ -220,14 +201,16 @@ def _by_recorded_names(
     """Renamed dims are followed, reduced ones dropped; dims that are now in front are added in front."""
     names = [name for name in record.names or () if name is not None]
     sizes = sizes_of(ballot.arrays)
+    # a scalar of the name of a dim is what a selection leaves of it
+    selected = {info.key[-1] for info in ballot.arrays if not info.shape}
     then = record.in_front.union(names, *record.axes.values())
-    now = {dim: dim for dim in then if dim in sizes} | _followed(then, record, ballot, sizes)
+    now = {dim: dim for dim in then if dim in sizes} | _followed(then - sizes.keys() - selected, record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    renamed = [name for name in lost if _may_be_renamed(name, new, record, ballot)]
+    renamed = [name for name in lost if name not in selected and _may_be_renamed(name, new, record, ballot)]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []
     if names and not kept:
         return None, warnings
@@ -249,34 +232,27 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(then: Collection[str], record: RecordedBatch, ballot: Ballot, sizes: Mapping[str, int]) -> dict[str, str]:
-    """What the dims of the record that are gone are called now.
-
-    ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim; after ``rename`` a
-    variable has the same dims but for the new name.
-    """
-    coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
-    found = {dim: coordinates[dim] for dim in then if dim not in sizes and dim in coordinates}
+def _followed(gone: Collection[str], record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
+    """What the dims of the record that are gone are called now: a variable has others in their place."""
+    found: dict[str, str] = {}
     for variable, before in record.axes.items():
         after = next((info.dims for info in ballot.arrays if "/".join(info.key) == variable), ())
-        old = [dim for dim in before if dim not in sizes]
+        old = [dim for dim in before if dim in gone]
         new = [str(dim) for dim in after if dim not in before]
         stayed = all(after.index(dim) == axis for axis, dim in enumerate(before) if dim in after)
-        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
-            found = dict.fromkeys(old, new[0]) | found  # one renamed dim, or several in a stack
-        elif len(old) == len(new) and len(after) == len(before) and stayed:
-            found = dict(zip(old, new, strict=True)) | found
+        if len(new) == 1:
+            found |= dict.fromkeys(old, new[0])  # one renamed dim, or several in a stack
+        elif len(old) == len(new) and stayed:
+            found |= dict(zip(old, new, strict=True))
     return found
 
 
 def _may_be_renamed(name: str, new: Collection[str], record: RecordedBatch, ballot: Ballot) -> bool:
-    """Whether a dim that is gone may have another name now: nothing shows that it was selected or reduced away."""
-    if any(info.key[-1] == name and not info.shape for info in ballot.arrays):
-        return False
+    """Whether a dim that is gone may have another name now: the variables that had it have a new dim that is no feature."""
     had_it = [variable for variable, dims in record.axes.items() if name in dims]
     now = [info for info in ballot.arrays if "/".join(info.key) in had_it]
     dims = {dim for info in now for dim in info.dims} if now else set(new)
-    return any(dim in new and dim not in ballot.stops for dim in dims if dim is not None)
+    return any(dim in new and dim not in ballot.stops for dim in dims)
 
 
 def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:

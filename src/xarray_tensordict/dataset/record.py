@@ -10,7 +10,7 @@ dim) are taken for new batch dims and these are not; ``"/axes"`` holds the dims 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -78,9 +78,9 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     value = _smallest(batches)
     infos = describe_dataset(ds)
     names = {str(name) for dims in batches.values() for name in dims if name is not None}
-    features = feature_dims(infos, infos)
     holders = [info for info in infos if names.intersection(info.dims)]
-    others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
+    dims = {dim for info in holders for dim in info.dims if dim is not None} - names
+    others = sorted(dims - feature_dims(dims, infos, infos).keys())
     if others or len(names) > 1 or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}
@@ -138,3 +138,21 @@ def _smallest(batches: Batches) -> list[Any] | dict[str, Any]:
     if set(kept) == {()}:
         return kept[()]
     return {"/".join(key): dims for key, dims in kept.items()}
+
+
+class Answer:
+    """The decision about a batch, kept as long as the question stays the same."""
+
+    def __init__(self) -> None:
+        self._question: list[Any] | None = None
+        self._inference: Inference | None = None
+
+    def to(self, question: list[Any], infer: Callable[[], Inference]) -> Inference:
+        """The answer there is, or that of `infer` where `question`, all that the inference looks at, is another."""
+        try:
+            known = self._inference is not None and self._question == question
+        except ValueError:  # attributes that are arrays, and not the same objects
+            known = False
+        if self._inference is None or not known:
+            self._question, self._inference = question, infer()
+        return self._inference

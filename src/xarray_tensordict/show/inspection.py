@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from ..formats.registry import find_source
-from ..lazy.lazy_nodes import Group
+from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
 from ..tensors.reading import tensor_dtype
 from .summary import LONGEST, Summary, summarize

@@ -32,12 +32,10 @@ from ...core.objects import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
-from ...writing.append_checks import check_append
 from ...writing.plan import Source
-from ...writing.store_fit import fit
+from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
-from ..zarr.update import grown
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes
 from .file import check_not_written
 from .output import Hdf5Output, Part, changed_in_place, write_values

@@ -23,8 +23,7 @@ from dask.callbacks import Callback
 from dask.delayed import delayed
 
 from ..._compat.xarray import read
-from ...writing.disk_blocks import FULL, allocate
-from ...writing.replacing import replaced
+from ...writing.replacing import FULL, allocate, replaced
 from ...writing.running import distributed_client, own_callbacks, progress_bar
 from ..fingerprint import identity_of
 from .file import lock_out_writers, open_for_changes

@@ -27,12 +27,9 @@ from ...core.model import Key, group_name
 from ...core.objects import to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
-from ...writing.additions import plan_added
-from ...writing.encodings import storage_chunks
-from ...writing.plan import GroupPlan, Source, WritePlan, plan_write, unbatched_object
+from ...writing.plan import GroupPlan, Source, WritePlan, plan_added, plan_write, stream_source, unbatched_object
 from ...writing.running import distributed_client
-from ...writing.stored_form import Layout, Stored
-from ...writing.streaming import stream_source
+from ...writing.stored_form import Layout, Stored, storage_chunks
 from .append import append_rows, check_rows
 from .attrs import stored_attrs
 from .file import check_not_written
