@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -27,9 +26,18 @@ from ...core.model import Key, group_name
 from ...core.objects import to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
-from ...writing.plan import GroupPlan, Source, WritePlan, plan_added, plan_write, stream_source, unbatched_object
+from ...writing.plan import (
+    GroupPlan,
+    Source,
+    WriteOptions,
+    WritePlan,
+    plan_added,
+    plan_write,
+    stream_source,
+    unbatched_object,
+)
 from ...writing.running import distributed_client
-from ...writing.stored_form import Layout, Stored, storage_chunks
+from ...writing.stored_form import Stored, storage_chunks
 from .append import append_rows, check_rows
 from .attrs import stored_attrs
 from .file import check_not_written
@@ -43,49 +51,16 @@ _KEPT = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compressi
 """What a new dataset takes over from the one that a variable was read from."""
 
 
-@dataclass(frozen=True)
-class Hdf5Options:
-    """What the caller says about the arrays.
-
-    Attributes
-    ----------
-    encoding
-        By the names of the Dataset: h5netcdf's words, or h5py's.
-    chunks
-        Sizes by dim.
-    progress
-        Show a bar while dask computes.
-    """
-
-    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    chunks: Mapping[str, int] = field(default_factory=dict)
-    progress: bool = False
-
-
-def create_file(
-    source: Source,
-    path: Any,
-    options: Hdf5Options,
-    layout: Layout,
-    *,
-    mode: str | None,
-    prefix: Key,
-    compute: bool,
-    append_dim: str | None = None,
-) -> Any:
+def create_file(source: Source, path: Any, options: WriteOptions, prefix: Key) -> Any:
     """Write an HDF5 file.
 
     Parameters
     ----------
-    mode
-        "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file, where
-        that is the root.
+    options
+        Mode "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file,
+        where that is the root. Without ``compute`` everything is checked now, and a ``Delayed`` that writes is returned.
     prefix
         The group that becomes the root.
-    compute
-        False: check everything now, and return a ``Delayed`` that writes.
-    append_dim
-        Append along this dim, to the rows that are there.
 
     Raises
     ------
@@ -94,36 +69,8 @@ def create_file(
     ValueError
         Where there is a folder, or a file that is no HDF5 file; where this process has the file open for writing.
     """
-    stream_source(source)
-    write: Callable[[], None]
-    if hasattr(path, "write") and hasattr(path, "seek"):
-        write = partial(_into_object, _planned(source, layout, options), path, prefix, options)
-        return _run(write, compute=compute)
-    target = _target(path)
-    check_target(target, mode)
-    if append_dim is not None:
-        if not compute:
-            check_rows(source, target, prefix, append_dim)
-        write = partial(append_rows, source, target, prefix, append_dim, progress=options.progress)
-        return _run(write, compute=compute)
-    check_not_written(target)
-    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
-    plan = _planned(source, layout, options, target if copied and mode == "a" else None, prefix)
-
-    def write_file() -> None:
-        # netCDF-4 wants members in the order in which they were made
-        order = {"track_order": True} if layout == "xarray" else {}
-        exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
-        with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
-            if copied and mode is None:
-                _remove_group(output.file, prefix, target)
-            _write_plan(plan, output, prefix, options, new=not copied)
-
-    return _run(write_file, compute=compute)
-
-
-def _run(write: Callable[[], None], *, compute: bool) -> Any:
-    if compute:
+    write = _prepared(source, path, options, prefix)
+    if options.compute:
         write()
         return None
     if distributed_client() is not None:
@@ -131,6 +78,34 @@ def _run(write: Callable[[], None], *, compute: bool) -> Any:
     from dask.delayed import delayed
 
     return delayed(write, pure=False)()
+
+
+def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> Callable[[], None]:
+    """What writes, after all checks."""
+    stream_source(source)
+    if hasattr(path, "write") and hasattr(path, "seek"):
+        return partial(_into_object, _planned(source, options), path, prefix, options)
+    target, mode = _target(path), options.mode
+    check_target(target, mode)
+    if options.append_dim is not None:
+        dim = str(options.append_dim)
+        if not options.compute:
+            check_rows(source, target, prefix, dim)
+        return partial(append_rows, source, target, prefix, dim, progress=options.progress)
+    check_not_written(target)
+    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
+    plan = _planned(source, options, target if copied and mode == "a" else None, prefix)
+
+    def write_file() -> None:
+        # netCDF-4 wants members in the order in which they were made
+        order = {"track_order": True} if options.layout == "xarray" else {}
+        exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
+        with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
+            if copied and mode is None:
+                _remove_group(output.file, prefix, target)
+            _write_plan(plan, output, prefix, options, new=not copied)
+
+    return write_file
 
 
 def _target(path: Any) -> Path:
@@ -164,9 +139,7 @@ def check_target(target: Path, mode: str | None) -> None:
         )
 
 
-def _planned(
-    source: Source, layout: Layout, options: Hdf5Options, added_to: Path | None = None, prefix: Key = ()
-) -> WritePlan:
+def _planned(source: Source, options: WriteOptions, added_to: Path | None = None, prefix: Key = ()) -> WritePlan:
     """The plan for a new file, or for variables that are added to a group of one, whose batch stays as it is.
 
     Raises
@@ -183,12 +156,12 @@ def _planned(
                 is_marked = BATCH_ATTR in file["/" + "/".join(prefix)].attrs
                 store = Hdf5Store.open(added_to, root="/".join(prefix))
     if store is None:
-        plan = plan_write(source, layout, "hdf5", encoding=options.encoding)
+        plan = plan_write(source, options.layout, "hdf5", encoding=options.encoding)
     else:
         try:
             old = open_flat(store, OpenOptions(nested=True))
             names = [str(name) for name in source.flat.variables]
-            plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5", options.encoding)
+            plan = plan_added(source, old, infer_dataset(old), names, options.layout, "hdf5", options.encoding)
             growing = old.encoding.get("unlimited_dims", ())
             for group in plan.groups.values():
                 group.node.unlimited |= {
@@ -220,7 +193,7 @@ def _remove_group(file: h5py.File, prefix: Key, target: Path) -> None:
         del file[path]
 
 
-def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options) -> None:
+def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: WriteOptions) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.h5"
         with opened_file(path, "w", getattr(stream, "name", None) or repr(stream)) as output:
@@ -234,7 +207,7 @@ def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options
                     block = block[len(block) if taken is None else taken :]
 
 
-def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions, *, new: bool) -> None:
     if plan.layout == "xarray":
         _write_netcdf(plan, output, prefix, options, new=new)
     else:
@@ -247,7 +220,7 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5O
 # -- layout="tensordict" -----------------------------------------------------------------------------------------------
 
 
-def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
+def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions) -> None:
     """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
     parts: list[tuple[Part, xr.Variable]] = []
     for key, group in plan.groups.items():
@@ -329,7 +302,7 @@ def _write_text(
 # -- how a dataset is stored -------------------------------------------------------------------------------------------
 
 
-def _encoding_of(variable: xr.Variable, options: Hdf5Options, unlimited: frozenset[str]) -> dict[str, Any]:
+def _encoding_of(variable: xr.Variable, options: WriteOptions, unlimited: frozenset[str]) -> dict[str, Any]:
     """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
     if not variable.ndim:
         return {}
@@ -361,7 +334,7 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
     )
 
 
-def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5Options) -> dict[str, Any]:
+def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: WriteOptions) -> dict[str, Any]:
     """The arguments of ``create_dataset``, from an encoding in the words of netCDF4 or of h5py."""
     asked = options.encoding.get(group.node.names[name], {})
     unknown = sorted(set(asked) - _KNOWN)
@@ -389,7 +362,7 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
 
 
-def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions, *, new: bool) -> None:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     with NetcdfWriter(output.file, output.room_for, new=new) as writer:
         for key, group in plan.groups.items():
@@ -405,7 +378,7 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf
         store_blocks(writer.sources, writer.targets, progress=options.progress)
 
 
-def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
+def _netcdf_dataset(group: GroupPlan, options: WriteOptions) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
         attrs = stored_attrs(stored.variable.attrs, stored.record, name, netcdf=True)
