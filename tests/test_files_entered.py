@@ -22,8 +22,8 @@ PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
     "open_dataset": 28,
     "open_dataset and to_tensordict": 32,
-    "to_zarr, a new store": 35,
-    "to_zarr, rows appended": 46,
+    "to_zarr, a new store": 31,
+    "to_zarr, rows appended": 35,
     "ptd[idx]": 10,
 }
 
