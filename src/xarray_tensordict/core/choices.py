@@ -203,14 +203,14 @@ def _by_recorded_names(
     sizes = sizes_of(ballot.arrays)
     # a scalar of the name of a dim is what a selection leaves of it
     selected = {info.key[-1] for info in ballot.arrays if not info.shape}
-    gone = record.in_front.union(names) - sizes.keys() - selected
-    now = {dim: dim for dim in record.in_front.union(names) if dim in sizes} | _followed(gone, record, ballot)
+    then = record.in_front.union(names, *record.axes.values())
+    now = {dim: dim for dim in then if dim in sizes} | _followed(then - sizes.keys() - selected, record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    renamed = [name for name in lost if name in gone and _may_be_renamed(name, new, record, ballot)]
+    renamed = [name for name in lost if name not in selected and _may_be_renamed(name, new, record, ballot)]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []
     if names and not kept:
         return None, warnings

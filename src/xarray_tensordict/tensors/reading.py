@@ -24,8 +24,7 @@ from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
-from ..formats.raw.files import THREADS, at_once
-from ..formats.raw.kept import Kept
+from ..formats.raw.files import THREADS, Kept, at_once
 from ..warnings import LeftOutWarning, warn
 from .non_tensor import python_value, rows_from_numpy
 from .selection import Selection
@@ -219,7 +218,7 @@ def sliced(entry: Entry, selection: Selection) -> Entry:
     """The same entry of a part of the batch that slices select; nothing is read."""
     if entry.form == "value":
         return entry
-    key = tuple(selection.slices[axis] for axis in _held_axes(entry, selection))
+    key = tuple(selection.outer[axis] for axis in _held_axes(entry, selection))
     batch = replace(entry.batch, sizes=selection.result(entry.sizes))
     return replace(entry, variable=entry.variable[key] if key else entry.variable, batch=batch)
 

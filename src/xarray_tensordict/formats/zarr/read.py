@@ -198,7 +198,6 @@ class _GroupReader:
             for name, value in attrs.items()
             if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
         }
-        own = own_array_record(attrs.get(ARRAY_ATTR))
         return StoredGroup(
             self._key,
             self._arrays,
@@ -206,7 +205,7 @@ class _GroupReader:
             shown,
             recorded,
             left_out=self._left_out,
-            tensorclass=own.get("tensorclass"),
+            tensorclass=own_array_record(attrs.get(ARRAY_ATTR)).get("tensorclass"),
             incomplete=self._owner.incomplete(self._node, self._key),
         )
 
@@ -396,7 +395,8 @@ class _GroupReader:
         pieces = _pieces(array, encoding)
         plain = straight is not None and isinstance(straight.data, ChunkFiles)
         pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
-        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0, pieces=pieces)
+        is_raw, masks = raw and array.ndim > 0, mask and asked is None
+        return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, masks=masks)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""
