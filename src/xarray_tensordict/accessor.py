@@ -13,8 +13,9 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
+from .dataset.record import Answer
 from .loading.methods import LoadingMethods
-from .tree_accessor import Answer, DataTreeAccessor
+from .tree_accessor import DataTreeAccessor
 from .warnings import warn
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class DatasetAccessor(LoadingMethods):
         Parameters
         ----------
         dim
-            The name that the batch dim gets.
+            The name that the batch dim gets. Where each env of a table of ``[time, env]`` has episodes of its own, a new name:
+            the rows along it are the steps of the first env, then those of the next.
         index, step
             The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
         by
@@ -104,7 +106,7 @@ class DatasetAccessor(LoadingMethods):
         -------
         xr.Dataset
             As lazy as this one. Rows behind the last of ``episode_ends`` belong to no episode and are left out; those
-            behind the last flag are an episode. Numbers of episodes are kept, otherwise they count from 0.
+            behind the last flag are an episode. Numbers of episodes are kept where they are unique, otherwise they count from 0.
 
         Raises
         ------
@@ -193,7 +195,7 @@ class DatasetAccessor(LoadingMethods):
         UserWarning
             Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
         """
-        from .tensors.convert import to_tensordict
+        from .tensors.reading import to_tensordict
 
         return to_tensordict(
             self._ds,

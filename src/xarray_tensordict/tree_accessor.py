@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
-
-
-class Answer:
-    """The decision about a batch, kept as long as the question stays the same."""
-
-    def __init__(self) -> None:
-        self._question: list[Any] | None = None
-        self._inference: Inference | None = None
-
-    def to(self, question: list[Any], infer: Callable[[], Inference]) -> Inference:
-        """The answer there is, or that of `infer` where `question`, all that the inference looks at, is another."""
-        if self._inference is None or not self._is_known(question):
-            self._question, self._inference = question, infer()
-        return self._inference
-
-    def _is_known(self, question: list[Any]) -> bool:
-        try:
-            return self._question == question
-        except ValueError:  # attributes that are arrays, and not the same objects
-            return False
+from .dataset.record import Answer
 
 
 class DataTreeAccessor:
@@ -62,7 +43,7 @@ class DataTreeAccessor:
 
     def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
         """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
-        from .tensors.convert import tree_to_tensordict
+        from .tensors.reading import tree_to_tensordict
 
         return tree_to_tensordict(self._dt, batch_dims, **options)
 
@@ -123,15 +104,15 @@ class DataTreeAccessor:
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
-        from .writing.api import tree_to_zarr
+        from .writing.api import to_zarr
 
-        return tree_to_zarr(self._dt, store, layout=layout, **options)
+        return to_zarr(self._dt, store, layout=layout, **options)
 
     def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
-        from .writing.api import tree_to_h5
+        from .writing.api import to_h5
 
-        return tree_to_h5(self._dt, path, layout=layout, **options)
+        return to_h5(self._dt, path, layout=layout, **options)
 
     def to_memmap(self, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
         """Write nested memory-mapped tensordicts, each node with its own batch; options as for ``Dataset.td.to_memmap``.

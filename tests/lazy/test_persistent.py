@@ -448,12 +448,12 @@ def test_a_missing_part_of_the_private_interface_is_named():
 
 def test_what_is_missing_is_found(monkeypatch):
     monkeypatch.delattr(PersistentTensorDict, "_get_metadata")
-    monkeypatch.delattr("tensordict.utils._encode_key_for_filesystem")
+    monkeypatch.delattr("tensordict._pytree._register_td_node")
     monkeypatch.setattr(compat, "_ATTRIBUTES", ["_backend", "_storage"])
     assert compat._missing() == [
         "PersistentTensorDict._get_metadata",
         "PersistentTensorDict()._storage",
-        "tensordict.utils._encode_key_for_filesystem",
+        "tensordict._pytree._register_td_node",
     ]
 
 

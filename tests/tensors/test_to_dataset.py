@@ -26,7 +26,7 @@ from tensordict import (
 )
 
 from xarray_tensordict.dataset.record import read_record, with_record
-from xarray_tensordict.tensors.convert import to_tensordict, tree_to_tensordict
+from xarray_tensordict.tensors.reading import to_tensordict, tree_to_tensordict
 from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -700,6 +700,18 @@ def test_trees_come_back_with_a_tree_as_template() -> None:
         flat = to_dataset(td, template=dt)
         assert flat["next/obs"].dims == ("time", "joint")
         assert flat["next/t"].dtype == np.dtype("M8[s]")
+
+
+def test_an_empty_node_of_the_template_comes_back_and_one_that_was_left_out_does_not() -> None:
+    nodes = {
+        "/": xr.Dataset({"x": ("time", [1.0, 2.0])}),
+        "/nothing": xr.Dataset(),
+        "/y": xr.Dataset({"z": ("time", [3.0, 4.0])}),
+    }
+    dt = xr.DataTree.from_dict(nodes)
+    td = tree_to_tensordict(dt)
+    assert set(to_datatree(td, template=dt).children) == {"nothing", "y"}
+    assert set(to_datatree(td.select("x"), template=dt).children) == {"nothing"}
 
 
 def test_trees_take_a_flat_template_too() -> None:

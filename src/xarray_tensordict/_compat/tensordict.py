@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import tensordict
@@ -33,7 +32,6 @@ _FUNCTIONS = {
     "tensordict.base": ("NO_DEFAULT",),
     "tensordict._pytree": ("_register_td_node",),
     "tensordict.persistent": ("_H5Backend",),
-    "tensordict.utils": ("_encode_key_for_filesystem", "_get_robust_key_setting_with_warning"),
 }
 
 
@@ -66,10 +64,6 @@ _check(_missing())
 from tensordict._pytree import _register_td_node  # noqa: E402 - after the check
 from tensordict.base import NO_DEFAULT  # noqa: E402
 from tensordict.persistent import _H5Backend  # noqa: E402
-from tensordict.utils import (  # type: ignore[attr-defined]  # noqa: E402
-    _encode_key_for_filesystem,
-    _get_robust_key_setting_with_warning,
-)
 
 __all__ = [
     "IS_0_14",
@@ -79,7 +73,6 @@ __all__ = [
     "close_with_file",
     "entry_class",
     "indexed_names",
-    "memmap_filename",
     "metadata_of",
     "open_bare",
     "register_pytree",
@@ -134,12 +127,6 @@ def indexed_names(names: list[str | None] | None, size: torch.Size, index: Any) 
         return None  # it would give one name to several dims
     found = TensorDict(batch_size=size, names=names)[index].names  # type: ignore[arg-type]
     return found if any(name is not None for name in found) else None
-
-
-def memmap_filename(folder: Path, key: str, robust_key: bool | None) -> str:
-    """The file where tensordict puts the memory map of an entry."""
-    robust = _get_robust_key_setting_with_warning(key, robust_key)
-    return str(folder / f"{_encode_key_for_filesystem(key, robust=robust)}.memmap")
 
 
 # --- tensordicts that this package reads -----------------------------------------------------------------------------
@@ -236,8 +223,8 @@ class LazyTensorDict(PersistentTensorDict):
         """Read everything, into a new file if one is given."""
         raise NotImplementedError
 
-    def _map_into(self, folder: Path | None, *, existsok: bool, robust_key: bool | None) -> TensorDict:
-        """Read everything into memory maps, in the files of :func:`memmap_filename`."""
+    def _read_into_maps(self, prefix: Any, **options: Any) -> TensorDict:
+        """Read everything into memory maps, below the folder `prefix` if there is one."""
         raise NotImplementedError
 
     # --- what it uses ---
@@ -285,12 +272,12 @@ class LazyTensorDict(PersistentTensorDict):
     def _clone(self, recurse: bool = True, newfile: Any = None) -> Any:
         return self._copy_data(newfile) if recurse else self._copy_lazily()
 
-    def _memmap_(self, *, prefix: Any, inplace: bool, existsok: bool, robust_key: Any, **rest: Any) -> Any:
+    def _memmap_(
+        self, *, prefix: Any, inplace: bool, existsok: bool, robust_key: Any, share_non_tensor: bool, **rest: Any
+    ) -> Any:
         if inplace:
             self.file.refuse("memory-map in place")
-        # what is mapped already is taken as it is; the metadata and non-tensor entries are written
-        mapped = self._map_into(None if prefix is None else Path(prefix), existsok=existsok, robust_key=robust_key)
-        return mapped._memmap_(prefix=prefix, inplace=False, existsok=True, robust_key=robust_key, **rest)
+        return self._read_into_maps(prefix, existsok=existsok, robust_key=robust_key, share_non_tensor=share_non_tensor)
 
     def _set(self, key: Any, *args: Any, **kwargs: Any) -> Any:
         self.file.refuse("write", key)

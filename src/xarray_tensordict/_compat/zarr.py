@@ -178,11 +178,7 @@ def _for_each(
 
 def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
     """The names of all members of some groups, which are asked at once."""
-
-    async def names_in(node: zarr.Group) -> list[str]:
-        return sorted((await _listed(node)).difference(METADATA_KEYS))
-
-    return _for_each(names_in, nodes)
+    return [sorted(names.difference(METADATA_KEYS)) for names in _for_each(_listed, nodes)]
 
 
 def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
@@ -347,15 +343,9 @@ def implicit_group(node: zarr.Group, name: str) -> zarr.Group | None:
 
 
 def root_as_codes(source: Any, storage_options: dict[str, Any] | None) -> tuple[zarr.Array[Any], str]:
-    """The one array of a store, as :func:`open_as_codes` gives it; raises a KeyError where there is none."""
+    """The one array of a store, as :func:`open_as_codes` gives it."""
     path = sync(make_store_path(source, mode="r", storage_options=storage_options))
-    buffer = sync((path / "zarr.json").get())
-    return _as_codes(path, None if buffer is None else json.loads(buffer.to_bytes()))
-
-
-def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
-    """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too."""
-    return _as_codes(StorePath(node.store, _below(node, name)), document(node, f"{name}/zarr.json"))
+    return open_as_codes(path.store, path.path)
 
 
 def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[Any], str | None]:
@@ -364,19 +354,27 @@ def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[An
         with quiet(*ZARR_SAYS):
             return zarr.open_array(store, path=path, zarr_format=zarr_format, mode="r"), None
     except ValueError:
-        place = StorePath(store, path)
-        buffer = sync((place / "zarr.json").get())
-        return _as_codes(place, None if buffer is None else json.loads(buffer.to_bytes()))
+        return open_as_codes(store, path)
 
 
-def _as_codes(path: StorePath, metadata: Any) -> tuple[zarr.Array[Any], str]:
-    if metadata is None:
-        raise KeyError(path.path)
+def open_as_codes(store: Store, path: str) -> tuple[zarr.Array[Any], str]:
+    """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too.
+
+    Raises
+    ------
+    KeyError
+        Where there is no such array, or it is of another dtype.
+    """
+    place = StorePath(store, path)
+    buffer = sync((place / "zarr.json").get())
+    if buffer is None:
+        raise KeyError(path)
+    metadata = json.loads(buffer.to_bytes())
     declared = metadata["data_type"]
     torch_dtype = declared["name"] if isinstance(declared, dict) else declared
     code = FLOAT_CODES[torch_dtype]
     metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
-    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=place)), torch_dtype
 
 
 def _fill_code(fill: Any, torch_dtype: str) -> int:

@@ -49,6 +49,9 @@ _STORAGE = click.option("--storage-options", metavar="JSON", callback=_json, hel
 _PICKLE = click.option("--allow-pickle", is_flag=True, help="Load pickled entries. This can run any code.")
 
 
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+
+
 def _opens(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say how a store is opened: keywords of the engine."""
     for option in (_PICKLE, _STORAGE, _BATCH_DIMS, _GROUP):
@@ -58,6 +61,10 @@ def _opens(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _given(keywords: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if value not in (None, False)}
+
+
+def _echo_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 class _Commands(click.Group):
@@ -103,14 +110,12 @@ def inspect(store: str, *, as_json: bool, everything: bool, **keywords: Any) -> 
       xarray-tensordict inspect run.zarr --json | jq .batch_size
     """  # noqa: D301 - click reads the character
     from ..show.inspection import inspect as look
-    from ..show.summary import LONGEST
-    from .render import print_inspection, print_json
 
     found = look(store, **_given(keywords))
     if as_json:
-        print_json(found.to_dict())
+        _echo_json(found.to_dict())
     else:
-        print_inspection(found, longest=None if everything else LONGEST)
+        click.echo(found.text(None) if everything else found.text())
 
 
 @main.command()
@@ -129,11 +134,10 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
       xarray-tensordict annotate run.zarr --dims '{"images": ["y", "x", "channel"]}'
     """  # noqa: D301 - click reads the character
     from ..annotate import annotate as write
-    from .render import print_json
 
     found = write(store, batch_dims, **keywords)
     if as_json:
-        print_json({"batch_dims": found.batch_dims, "batch_size": found.batch_size, "reason": found.reason})
+        _echo_json({"batch_dims": found.batch_dims, "batch_size": found.batch_size, "reason": found.reason})
     else:
         batch = f"batch dims {list(found.batch_dims)}, batch size {list(found.batch_size)}"
         click.echo(f"{store}: {batch} ({found.reason})")
@@ -207,13 +211,14 @@ def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywor
     """  # noqa: D301 - click reads the character
     from .check import check as look
     from .check import worst
-    from .render import print_findings, print_json
 
     findings = look(store, all_values=all_values, **_given(keywords))
     bad = worst(findings) == "error" or (strict and worst(findings) == "warning")
     if as_json:
-        print_json({"store": store, "ok": not bad, "findings": [dataclasses.asdict(each) for each in findings]})
+        _echo_json({"store": store, "ok": not bad, "findings": [dataclasses.asdict(each) for each in findings]})
     else:
-        print_findings(store, findings)
+        click.secho(store, bold=True)
+        for each in findings:
+            click.echo(f"  {click.style(f'{each.level:7}', fg=_COLOURS[each.level])} {each.about}: {each.message}")
     if bad:
         raise SystemExit(1)

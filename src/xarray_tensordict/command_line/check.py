@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -117,25 +116,22 @@ def _bare_libraries(store: Any) -> list[Finding]:
         return []
     from tensordict import TensorDict
 
-    bare_td = getattr(TensorDict, f"from_{backend}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [
-            _opened("bare tensordict", lambda: f"batch size {list(bare_td(source.value).batch_size)}"),
-            _opened("bare xarray", lambda: _variables(source.value, engine)),
-        ]
+    def by_tensordict() -> str:
+        return f"batch size {list(getattr(TensorDict, f'from_{backend}')(source.value).batch_size)}"
 
+    def by_xarray() -> str:
+        with xr.open_dataset(source.value, engine=engine) as ds:
+            return f"variables {sorted(map(str, ds.variables))[:10]}, dims {dict(ds.sizes)}"
 
-def _variables(source: Any, engine: str) -> str:
-    with xr.open_dataset(source, engine=engine) as ds:
-        return f"variables {sorted(map(str, ds.variables))[:10]}, dims {dict(ds.sizes)}"
-
-
-def _opened(about: str, opener: Callable[[], str]) -> Finding:
-    try:
-        return Finding("ok", about, opener())
-    except Exception as error:
-        return Finding("note", about, f"does not open it ({_described(error)})")
+    found = []
+    for about, look in (("bare tensordict", by_tensordict), ("bare xarray", by_xarray)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found.append(Finding("ok", about, look()))
+            except Exception as error:
+                found.append(Finding("note", about, f"does not open it ({_described(error)})"))
+    return found
 
 
 def _described(error: BaseException) -> str:

@@ -69,12 +69,12 @@ class Entry:
     missing_axes: tuple[int, ...] = ()
     torch_dtype: str | None = None
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The batch that it has: none of an unbatched entry."""
         return () if self.entry_class == "unbatched" else self.batch.sizes
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of the tensor, broadcast to the batch where it is partial; of rows, the batch they are in."""
         if self.form == "rows":
@@ -82,7 +82,7 @@ class Entry:
         held = len(self.sizes) - len(self.missing_axes)
         return (*self.sizes, *self.variable.shape[held:])
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether its values as they are read are the tensor."""
         return self.form == "tensor" and not self.missing_axes

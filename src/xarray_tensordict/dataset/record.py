@@ -10,7 +10,7 @@ dim) are taken for new batch dims and these are not; ``"/axes"`` holds the dims 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -138,3 +138,21 @@ def _smallest(batches: Batches) -> list[Any] | dict[str, Any]:
     if set(kept) == {()}:
         return kept[()]
     return {"/".join(key): dims for key, dims in kept.items()}
+
+
+class Answer:
+    """The decision about a batch, kept as long as the question stays the same."""
+
+    def __init__(self) -> None:
+        self._question: list[Any] | None = None
+        self._inference: Inference | None = None
+
+    def to(self, question: list[Any], infer: Callable[[], Inference]) -> Inference:
+        """The answer there is, or that of `infer` where `question`, all that the inference looks at, is another."""
+        try:
+            known = self._inference is not None and self._question == question
+        except ValueError:  # attributes that are arrays, and not the same objects
+            known = False
+        if self._inference is None or not known:
+            self._question, self._inference = question, infer()
+        return self._inference

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from .base import Format, StoreOptions
+from .base import Format, StoreOptions, what_starts_with
 from .hdf5.format import Hdf5Format
 from .icechunk.format import IcechunkFormat
 from .kerchunk.format import KerchunkFormat
@@ -29,17 +29,6 @@ FORMATS: tuple[Format, ...] = (
     KerchunkFormat(),
 )
 """In the order in which they are asked; the first one opens URLs whose ending belongs to no other."""
-
-# Magic bytes of formats that other engines open (Unidata's and WMO's format specifications).
-_OTHERS = {
-    b"CDF\x01": ("a netCDF-3 file", "engine='scipy' or engine='netcdf4'"),
-    b"CDF\x02": ("a netCDF-3 file (64-bit offset)", "engine='scipy' or engine='netcdf4'"),
-    b"CDF\x05": ("a netCDF-3 file (CDF-5)", "engine='netcdf4'"),
-    b"GRIB": ("a GRIB file", "engine='cfgrib'"),
-}
-
-_TORCH_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 "
-"""How files of torch.save began before they were archives."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +228,7 @@ def _found_at(path: Path) -> str:
         hint = f". In it are {stores}: open one of these" if stores else ""
         return f"a folder with {inside or 'nothing'} in it{hint}"
     with path.open("rb") as file:
-        magic = file.read(10)
-    if magic.startswith((b"PK", _TORCH_LEGACY)):  # no format claims the archive
-        return (
-            "what looks like a file of torch.save. Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a "
-            "Dataset of a tensordict"
-        )
-    for start, (what, engine) in _OTHERS.items():
-        if magic.startswith(start):
-            return f"{what}. Open it with {engine}; ds.td works on a Dataset from any engine"
-    found = f"a file that starts with {magic[:8]!r}" if magic else "an empty file"
-    return f"{found}. If another engine of xarray opens it, name that engine; ds.td works on a Dataset from any engine"
+        return what_starts_with(file.read(10))
 
 
 def _is_claimed(path: Path) -> bool:

@@ -1,29 +1,204 @@
-"""The class that ``open_persistent`` returns: a ``PersistentTensorDict`` over the lazy nodes of a Dataset.
+"""The class that ``open_persistent`` returns: a ``PersistentTensorDict`` over a tree of groups and entries.
 
 What tensordict calls is private, and in :mod:`.._compat.tensordict`; the methods here have names of this package.
+Entries are read by :mod:`..tensors.reading`, when they are asked for.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import torch
-from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
+from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
-from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, memmap_filename, register_pytree
-from ..core.model import Key
+from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
+from ..core.model import Key, group_name
 from ..core.suggest import there_are
-from ..dataset.entries import Entry
-from ..tensors.reading import finish, read_together, tensor_dtype
+from ..dataset.entries import Entry, Plan, td_names
+from ..tensors.reading import finish, read_together, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
-from .lazy_nodes import Group
-from .refusals import refuse_writes
 
 Names: TypeAlias = Any
 """The names of batch dims, None for one that has none; None where none has one."""
+Class = TypeVar("Class", bound=type)
+
+# --- the tree ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class OpenedStore:
+    """What all nodes of one opened Dataset share.
+
+    Attributes
+    ----------
+    description
+        How messages call the store.
+    left_out
+        Variables that no tensordict can hold, each with the reason.
+    unbatched
+        The entries that have no batch dim, and are not in the tensordict.
+    closer
+        What closes the store; None after pickling, and where the Dataset belongs to the caller.
+    hidden
+        The paths of the groups with a batch of their own, which are not shown.
+    closed
+        Whether `closer` was called.
+    """
+
+    description: str
+    left_out: dict[str, str] = field(default_factory=dict)
+    unbatched: list[Entry] = field(default_factory=list)
+    closer: Callable[[], None] | None = None
+    hidden: tuple[str, ...] = ()
+    closed: bool = False
+
+    def close(self) -> None:
+        """Close the store, once."""
+        self.closed = True
+        closer, self.closer = self.closer, None
+        if closer is not None:
+            closer()
+
+    def check_open(self) -> None:
+        """Raise where the store was closed."""
+        if self.closed:
+            raise ValueError(f"{self.description}: the store was closed with close(); open it again to read from it")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "closer": None}
+
+
+@dataclass
+class Group:
+    """One level of a tensordict: its batch, its names, and its members.
+
+    Attributes
+    ----------
+    source
+        What all nodes share.
+    key
+        Its path.
+    sizes
+        Its batch size.
+    names
+        The names of its batch dims, None for those that have none.
+    members
+        Entries and groups, in the order of the Dataset.
+    """
+
+    source: OpenedStore
+    key: Key
+    sizes: tuple[int, ...]
+    names: tuple[str | None, ...]
+    members: dict[str, Entry | Group] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, source: OpenedStore) -> Group:
+        """The tree of a plan; groups without entries are left out."""
+
+        def empty(key: Key) -> Group:
+            return cls(source, key, tuple(plan.batches[key].sizes), tuple(td_names(plan.batches[key])))
+
+        root = empty(())
+        for entry in plan.entries:
+            group = root
+            for length, name in enumerate(entry.key[:-1], start=1):
+                child = group.members.setdefault(name, empty(entry.key[:length]))
+                assert isinstance(child, Group), "a path is a variable or a group"
+                group = child
+            group.members[entry.key[-1]] = entry.lazy()
+        return root
+
+    def __getitem__(self, path: str) -> Entry | Group:
+        node: Entry | Group = self
+        for part in path.split("/"):
+            if not isinstance(node, Group) or part not in node.members:
+                raise KeyError(path)
+            node = node.members[part]
+        return node
+
+    def __contains__(self, path: str) -> bool:
+        try:
+            self[path]
+        except KeyError:
+            return False
+        return True
+
+    def walk(self) -> Iterator[str]:
+        """The paths of everything below, groups included."""
+        for name, node in self.members.items():
+            yield name
+            if isinstance(node, Group):
+                yield from (f"{name}/{path}" for path in node.walk())
+
+    def sliced(self, selection: Selection) -> Group:
+        """The same tree over a part of the batch; nothing is read."""
+        members: dict[str, Entry | Group] = {
+            name: node.sliced(selection) if isinstance(node, Group) else sliced(node, selection)
+            for name, node in self.members.items()
+        }
+        return replace(self, sizes=selection.result(self.sizes), members=members)
+
+    def full_name(self, key: str | Key) -> str:
+        """The name of the variable at `key` below this group."""
+        return "/".join((*self.key, key) if isinstance(key, str) else (*self.key, *key))
+
+    def close(self) -> None:
+        """Close the store."""
+        self.source.close()
+
+    def refuse(self, action: str, key: str | Key | None = None) -> NoReturn:
+        """Raise for something that would change the store, naming the entry."""
+        entry = "" if key is None else f" {self.full_name(key)!r}"
+        raise TypeError(
+            f"cannot {action}{entry}: {self!r} is read-only through xarray. Convert it first, with to_tensordict() to "
+            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where bare tensordict reads it"
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.source.description}, group {group_name(self.key)!r}" if self.key else self.source.description
+
+
+# --- what writes, refused ----------------------------------------------------------------------------------------------
+
+_WRITERS = "set update set_non_tensor create_nested clear popitem __setitem__ __delitem__".split()
+
+_CHANGE_NO_DATA = frozenset(
+    "auto_batch_size_ auto_device_ clear_device_ clear_refs_for_compile_ detach_ lock_ memmap_refresh_ pin_memory_ "
+    "rename_ requires_grad_ share_memory_ unlock_".split()
+)
+
+_ACTIONS = {"del_": "delete", "__delitem__": "delete", "rename_key_": "rename"}
+
+
+def refuse_writes(cls: Class) -> Class:
+    """Refuse every public method that writes: those listed, and all others whose names end in ``_``.
+
+    Many of the latter would change what was read, not the store, and say nothing. They are not listed, so that those of
+    later versions of tensordict are refused as well.
+    """
+    in_place = {name for name in dir(cls) if name.endswith("_") and not name.startswith("_")} - _CHANGE_NO_DATA
+    for name in (*_WRITERS, *in_place):
+        setattr(cls, name, _refusal(name))
+    return cls
+
+
+def _refusal(name: str) -> Callable[..., None]:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+        key = args[0] if args else kwargs.get("key")
+        if is_key(key):
+            self.file.refuse(_ACTIONS.get(name, "write"), key)
+        self.file.refuse("write rows" if name == "__setitem__" else f"change entries with {name}()")
+
+    refuse.__name__ = name
+    refuse.__doc__ = "Refuse, with a ``TypeError``: the object is read-only."
+    return refuse
+
+
+# --- the tensordict ----------------------------------------------------------------------------------------------------
 
 
 @refuse_writes
@@ -82,7 +257,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def _read(self, leaf: Entry, selection: Selection | None = None) -> Any:
         """Read one entry, or what was selected of it."""
         self.file.source.check_open()
-        batch = self.batch_size if selection is None else _selected(self.batch_size, selection)
+        batch = self.batch_size if selection is None else selection.result(self.batch_size)
         (array,) = read_together([(leaf, selection)])
         return self._sent(finish(leaf, array, selection, batch))
 
@@ -141,11 +316,17 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _read_rows(self, index: Any) -> Any:
         selection = select(index, self.batch_size, what="tensordict")
-        if not selection.is_slices:
+        if selection.slices is None:
             return self._load(selection)
-        view = type(self)(group=self.file.sliced(selection), device=self.device)
-        _set_state(view, _state_of(self, selection))
-        return view
+        return type(self)(group=self._tree().sliced(selection), device=self.device)
+
+    def _tree(self) -> Group:
+        """The tree, with batch sizes and names as the user may have changed them."""
+        members = {
+            name: self._level(name)._tree() if isinstance(member, Group) else member
+            for name, member in self.file.members.items()
+        }
+        return replace(self.file, sizes=tuple(self.batch_size), names=tuple(self.names), members=members)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Read everything into a ``TensorDict``."""
@@ -168,7 +349,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         batch, names = self.batch_size, _or_none(self.names)
         if selection is not None:
             names = indexed_names(names, batch, selection.items)
-            batch = _selected(batch, selection)
+            batch = selection.result(batch)
         entries: dict[str, Any] = {}
         for name, member in self.file.members.items():
             if isinstance(member, Entry):
@@ -192,9 +373,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         self._set_batch(size, _or_none([*self.names, *[None] * len(size)][: len(size)]))
 
     def _copy_lazily(self) -> Any:
-        clone = type(self)(group=self.file, device=self.device)
-        _set_state(clone, _state_of(self))
-        return clone
+        return type(self)(group=self._tree(), device=self.device)
 
     def _copy_data(self, newfile: Any) -> Any:
         td = self._load(None)
@@ -224,36 +403,20 @@ class XarrayPersistentTensorDict(LazyTensorDict):
                 td.set(name, self._read(member).to("cpu"))
         return td
 
-    def _map_into(self, folder: Path | None, *, existsok: bool, robust_key: bool | None) -> TensorDict:
-        # one entry in memory at a time
-        td = TensorDict({}, batch_size=self.batch_size, names=_or_none(self.names), device="cpu")
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        for name, member in self.file.members.items():
-            filename: Any = None if folder is None else memmap_filename(folder, name, robust_key)
-            if isinstance(member, Group):
-                below = None if filename is None else Path(filename.removesuffix(".memmap"))
-                td.set(name, self._level(name)._map_into(below, existsok=existsok, robust_key=robust_key))
-            elif member.form == "tensor":
-                tensor = self._read(member).cpu()
-                td.set(name, MemoryMappedTensor.from_tensor(tensor, filename=filename, existsok=existsok))
-            else:
-                td.set(name, self._read(member).to("cpu"))
-        return td
+    def _read_into_maps(self, prefix: Any, **options: Any) -> TensorDict:
+        mapped = self._skeleton().memmap_like(prefix, **options)
+        for key, target in mapped.items(include_nested=True, leaves_only=True):  # one entry in memory at a time
+            if isinstance(target, torch.Tensor):
+                target.copy_(self.get(key))
+        return mapped
 
     # --- life ---
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "group": self.file,
-            "device": self.device,
-            "state": _state_of(self),
-            "locked": self.is_locked,
-        }
+        return {"group": self._tree(), "device": self.device, "locked": self.is_locked}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         XarrayPersistentTensorDict.__init__(self, group=state["group"], device=state["device"])
-        _set_state(self, state["state"])
         if state["locked"]:
             self.lock_()
 
@@ -286,28 +449,6 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 register_pytree(XarrayPersistentTensorDict)
 
 
-def _selected(batch: torch.Size, selection: Selection) -> torch.Size:
-    """The batch size of what an index selects."""
-    return torch.Size((*selection.picked, *batch[len(selection.sizes) :]))
-
-
 def _or_none(names: list[str | None]) -> Names:
     """The names of batch dims as tensordict takes them: None where none has one."""
     return names if any(name is not None for name in names) else None
-
-
-State: TypeAlias = "tuple[torch.Size, Names, dict[Any, Any]]"
-"""The batch size and names of a level, which the user may have changed, and of the levels below it."""
-
-
-def _state_of(td: XarrayPersistentTensorDict, selection: Selection | None = None) -> State:
-    below = {key: _state_of(level, selection) for key, level in td._levels.items()}
-    size = td.batch_size if selection is None else _selected(td.batch_size, selection)
-    return size, _or_none(td.names), below
-
-
-def _set_state(td: XarrayPersistentTensorDict, state: State) -> None:
-    size, names, below = state
-    td._set_batch(size, names)
-    for key, level in below.items():
-        _set_state(td._levels[key], level)

@@ -10,15 +10,13 @@ import xarray as xr
 from tensordict import PersistentTensorDict
 
 from ..core.inference import BatchDims
-from ..dataset.entries import Entry, Plan, plan_entries
+from ..core.suggest import check_choice
+from ..dataset.entries import Plan, plan_entries
 from ..dataset.record import infer_dataset
 from ..formats.registry import describe_source
-from ..tensors.convert import warn_left_out
-from ..tensors.reading import read_variables
+from ..tensors.reading import read_variables, warn_left_out
 from ..tensors.values import tensor_from_numpy
-from ..writing.arguments import check_choice
-from .lazy_nodes import Group, OpenedStore
-from .lazy_tensordict import XarrayPersistentTensorDict
+from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict
 
 
 def open_persistent(
@@ -94,7 +92,7 @@ def open_persistent(
     if mode == "a" and _is_there(store):
         mode = "r+"
     if mode in {"w", "w-", "x", "a"}:
-        from .creating import create_persistent
+        from .writable import create_persistent
 
         if engine_keywords or batch_dims is not None:
             raise ValueError(
@@ -116,7 +114,7 @@ def open_persistent(
 
         return open_writable(store, ds, description, device=device, keywords=engine_keywords)
     try:
-        return _persistent(ds, None, description=description, device=device, closer=ds.close)
+        return persistent_from_dataset(ds, device=device, description=description, closer=ds.close)
     except BaseException:
         ds.close()
         raise
@@ -130,38 +128,42 @@ def _is_there(store: Any) -> bool:
 
 
 def persistent_from_dataset(
-    ds: xr.Dataset, batch_dims: BatchDims | None = None, *, device: Any = None
+    ds: xr.Dataset,
+    batch_dims: BatchDims | None = None,
+    *,
+    device: Any = None,
+    description: str | None = None,
+    closer: Callable[[], None] | None = None,
 ) -> PersistentTensorDict:
     """A lazy ``PersistentTensorDict`` over a Dataset of any engine; nothing is written, and no array is read yet.
 
     Parameters
     ----------
     ds
-        The Dataset; it is not changed, and ``close()`` does not close it.
+        The Dataset; it is not changed.
     batch_dims
         Names, or a count, of the batch dims; by default those of ``ds.td``.
     device
         The device that entries are sent to when they are read.
+    description
+        How messages call the store.
+    closer
+        What ``close()`` calls; by default nothing, and the Dataset stays open.
     """
-    source = ds.encoding.get("source")
-    return _persistent(ds, batch_dims, description=str(source) if source else "the dataset", device=device, closer=None)
-
-
-def _persistent(
-    ds: xr.Dataset, batch_dims: BatchDims | None, *, description: str, device: Any, closer: Callable[[], None] | None
-) -> XarrayPersistentTensorDict:
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
     warn_left_out(plan.left_out)
+    description = description or str(ds.encoding.get("source") or "the dataset")
     hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
-    source = OpenedStore(description, {**_told(ds), **plan.left_out}, unbatched, closer, hidden)
+    source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
 
 
 def leave_out_times(plan: Plan) -> None:
     """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
-    uncertain = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM" and _may_overflow(entry)]
+    times = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM"]
+    uncertain = [entry for entry in times if not entry.variable.dtype.name.endswith(("[ns]", "64"))]
     found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])
     for entry, values in zip(uncertain, found, strict=True):
         try:
@@ -171,17 +173,13 @@ def leave_out_times(plan: Plan) -> None:
             plan.entries.remove(entry)
 
 
-def _may_overflow(entry: Entry) -> bool:
-    return not entry.variable.dtype.name.endswith(("[ns]", "64"))
-
-
-def _told(ds: xr.Dataset) -> dict[str, str]:
+def _left_out(ds: xr.Dataset) -> dict[str, str]:
     """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
-    told = {}
+    found = {}
     for sentence in ds.encoding.get("xarray_tensordict", {}).get("left_out", ()):
         if sentence.startswith("attribute "):
             continue  # the variable itself is there
         quote = sentence[0]
         name, _, reason = sentence[1:].partition(f"{quote}: ")
-        told[name] = reason
-    return told
+        found[name] = reason
+    return found

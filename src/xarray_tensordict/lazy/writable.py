@@ -1,25 +1,26 @@
-"""``mode="r+"``: tensordict's own writable object, for the stores that it reads to the same entries as this package.
+"""The modes of ``open_persistent`` that write: tensordict's own object over a new store, or over one that it reads alike.
 
-A value written through it must mean the same through both doors. So anything that is decoded, left out or shaped by
-this package (packed data, times, text, unbatched entries) makes the open fail, with the name of the first such entry.
+A value written through it must mean the same in xarray. So anything that this package decodes, leaves out or shapes
+(packed data, times, text, unbatched entries) makes ``mode="r+"`` fail, with the name of the first such entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
+from tensordict import PersistentTensorDict, TensorDict
 
-from .._compat.tensordict import entry_class, metadata_of
+from .._compat.tensordict import entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..formats.registry import Source, find_source, is_url
+from ..formats.registry import FORMATS, Source, describe_source, find_source, format_by_ending, is_url
 from ..quiet import quiet
 from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
@@ -32,23 +33,51 @@ _EPOCH = (
 _NAT = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
-class _Bare:
-    """A store as tensordict opens it, with the batch that this package found."""
+def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, device: Any = None) -> PersistentTensorDict:
+    """Create an empty store of tensordict's, open for writing.
 
-    source: Source
-    plan: Plan
-    group: str
-    allow_pickle: bool
+    Parameters
+    ----------
+    store
+        A path: the ending says the format, ``.zarr`` or one of HDF5 (``.h5``, ``.hdf5``, ``.nc``).
+    mode
+        "w" replaces a store of the same format; "w-", "x" and "a" refuse where there is something ("a" opens what there
+        is elsewhere).
+    batch_size
+        Of the new tensordict.
+    device
+        The device that entries are sent to when they are read.
 
-    def open(self, mode: str, device: Any = None) -> PersistentTensorDict:
-        options: dict[str, Any] = {"allow_pickle": self.allow_pickle or None}
-        batch_size = self.plan.batches[()].sizes
-        td = self.source.format.open_bare(
-            self.source.value, self.group.strip("/"), mode, device=device, batch_size=batch_size, **options
+    Raises
+    ------
+    FileExistsError
+        Where there is something, and `mode` does not say that it goes.
+    ValueError
+        For a path whose ending says no format; where what would be replaced is no store of that format, or is open for
+        writing in this process.
+    """
+    if not isinstance(store, (str, os.PathLike)) or "://" in os.fspath(store):
+        raise ValueError(
+            f"mode={mode!r} creates a local store, by its path, found {describe_source(store)}; write others with "
+            f"ds.td.to_zarr(store)"
         )
-        _settle(td, self.plan)
-        return td
+    path = Path(os.path.expanduser(os.fspath(store)))
+    found = format_by_ending(str(path))
+    if found is None or found.backend is None:
+        endings = [ending for each in FORMATS if each.backend for names in each.targets.values() for ending in names]
+        raise ValueError(
+            f"{path}: mode={mode!r} creates a store in the format that the ending of its name says: {', '.join(endings)}"
+        )
+    exists = path.exists()
+    if exists and mode != "w":
+        raise FileExistsError(
+            f"{path}: there is something already, and mode={mode!r} refuses to replace it; pass mode='r+' to change it, "
+            f"or mode='w' to replace it"
+        )
+    if exists:
+        found.check_replaceable(str(path))
+    options: dict[str, Any] = {"batch_size": list(batch_size), "device": device}
+    return open_bare(filename=str(path), mode="w" if exists else "a", backend=found.backend, **options)
 
 
 def open_writable(
@@ -75,10 +104,16 @@ def open_writable(
         Where tensordict reads something else than this package does; the message names the first variable.
     """
     source = find_source(store)
+
+    def bare(mode: str, device: Any = None) -> PersistentTensorDict:
+        options: dict[str, Any] = {"batch_size": plan.batches[()].sizes, "device": device}
+        options["allow_pickle"] = keywords.get("allow_pickle") or None
+        group = (keywords.get("group") or "").strip("/")
+        return _settled(source.format.open_bare(source.value, group, mode, **options), plan)
+
     try:
         plan = plan_entries(ds, infer_dataset(ds))
-        bare = _Bare(source, plan, keywords.get("group") or "", bool(keywords.get("allow_pickle")))
-        reason = _why_not_the_store(source) or _why_not_the_plan(plan, ds) or _why_not_bare(bare)
+        reason = _why_not_the_store(source) or _why_not_the_plan(plan, ds) or _why_not_bare(bare, plan, source.is_path)
     finally:
         ds.close()
     if reason is not None:
@@ -86,7 +121,7 @@ def open_writable(
             f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
             f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
         )
-    return bare.open("r+", device)
+    return bare("r+", device)
 
 
 def _why_not_the_store(source: Source) -> str | None:
@@ -110,16 +145,19 @@ def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
         )
     for entry in plan.unbatched:
         return f"{entry.name!r} has none of the batch dims {list(entry.batch.dims)}, and tensordict takes no such array"
-    for entry in plan.entries:
-        if entry.entry_class == "partial" or entry.variable.dims != ds.variables[entry.name].dims:
-            return f"{entry.name!r} does not lead with the batch dims {list(entry.batch.dims)} in the store"
-        decoded = why_decoded(entry)
-        if decoded is not None:
-            return f"{entry.name!r} {decoded}"
-    return None
+    return next((f"{entry.name!r} {why}" for entry in plan.entries if (why := why_other(entry, ds))), None)
 
 
-def why_decoded(entry: Entry) -> str | None:
+def why_other(entry: Entry, ds: xr.Dataset) -> str | None:
+    """How bare tensordict would read an entry of a Dataset to something else; None where it would not."""
+    dims = ds.variables[entry.name].dims
+    has_batch = entry.entry_class == "batched" or (entry.entry_class == "unbatched" and entry.form != "tensor")
+    if not has_batch or entry.variable.dims != dims:
+        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not lead with the batch"
+    return _why_decoded(entry)
+
+
+def _why_decoded(entry: Entry) -> str | None:
     """How the values of an entry differ from those that are stored, as far as its encoding tells."""
     encoding, kind = entry.variable.encoding, entry.variable.dtype.kind
     for name in ("scale_factor", "add_offset", "char_dim_name"):
@@ -139,18 +177,18 @@ def why_decoded(entry: Entry) -> str | None:
     return f"has a missing value that is decoded ({fills[0].tolist()})" if fills and kind in "biufc" else None
 
 
-def _why_not_bare(bare: _Bare) -> str | None:
+def _why_not_bare(bare: Callable[[str], PersistentTensorDict], plan: Plan, close: bool) -> str | None:
     """How what tensordict finds differs from the plan."""
     try:
-        td = bare.open("r")
+        td = bare("r")
     except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
         return f"tensordict does not open it ({error})"
     try:
-        return next(_differences(td, bare.plan), None)
+        return next(_differences(td, plan), None)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         return f"tensordict cannot read it ({type(error).__name__}: {error})"
     finally:
-        if bare.source.is_path:
+        if close:
             td.close()
 
 
@@ -183,18 +221,15 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Entry, cls: ty
     with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
         value = bare.get(key)
     (array,) = read_together([(leaf, None)])
-    batch = value.batch_size
+    both = (finish(leaf, array, None, value.batch_size), value)
     try:
-        assert_same_tensordict(
-            *(TensorDict({"value": v}, batch_size=batch) for v in (finish(leaf, array, None, batch), value))
-        )
+        assert_same_tensordict(*(TensorDict({"value": each}, batch_size=value.batch_size) for each in both))
     except AssertionError as error:
         return f"is read otherwise: {error}"
-    assert issubclass(cls, (NonTensorData, NonTensorStack))
     return None
 
 
-def _settle(td: PersistentTensorDict, plan: Plan) -> None:
+def _settled(td: PersistentTensorDict, plan: Plan) -> PersistentTensorDict:
     """Give each level its batch size and names: HDF5 records neither for tensordict, nested groups of zarr no names."""
     for key, batch in sorted(plan.batches.items(), key=lambda item: len(item[0])):
         level = td.get(key, None) if key else td
@@ -205,3 +240,4 @@ def _settle(td: PersistentTensorDict, plan: Plan) -> None:
         names = td_names(batch)
         if any(name is not None for name in names):
             level.names = names
+    return td

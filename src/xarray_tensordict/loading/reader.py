@@ -16,10 +16,19 @@ from tensordict import TensorDict
 from ..core.model import GroupBatch, Key
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
-from ..formats.raw.kept import Kept
+from ..formats.raw.files import Kept
 from ..lazy.persistent import leave_out_times
-from ..tensors.convert import Frame, make_leaf, warn_left_out
-from ..tensors.reading import Read, of_entry, of_rows, of_variable, read_all, widened_dtype
+from ..tensors.reading import (
+    Frame,
+    Read,
+    make_leaf,
+    of_entry,
+    of_rows,
+    of_variable,
+    read_all,
+    warn_left_out,
+    widened_dtype,
+)
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
 from .order import READ_BYTES, Ints

@@ -6,16 +6,17 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import xarray as xr
 
 from ..formats.registry import find_source
-from ..lazy.lazy_nodes import Group
+from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
 from ..tensors.reading import tensor_dtype
-from .summary import Summary, summarize
-from .text import summary_text
+from .summary import LONGEST, Summary, summarize
+from .text import aligned, cut, summary_text
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,26 @@ class Inspection:
         """Everything as lists, dicts, strings and numbers, for JSON."""
         return dataclasses.asdict(self)
 
-    def __repr__(self) -> str:
-        lines = [f"{self.store}: {self.kind}", summary_text(self.dataset), self.tensordict_line()]
+    def text(self, longest: int | None = LONGEST) -> str:
+        """Both sides as text; lists are cut at `longest` lines, None shows all."""
+        size = f"batch_size={list(self.batch_size)}, names={list(self.names)}, {len(self.entries)} entries"
+        rows = [
+            (repr(e.key if len(e.key) > 1 else e.key[0]), e.kind, str(list(e.shape))) for e in self.entries[:longest]
+        ]
+        entries = [f"    {line}" for line in cut(aligned(rows), len(self.entries))]
+        lines = [
+            f"{self.store}: {self.kind}",
+            summary_text(self.dataset, longest),
+            f"as a tensordict: {size}",
+            *entries,
+        ]
         return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
 
-    def tensordict_line(self) -> str:
-        """One line about the tensordict."""
-        return f"as a tensordict: batch_size={list(self.batch_size)}, names={list(self.names)}, {len(self.entries)} entries"
+    def __repr__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        from .html import summary_html
-
-        told = "".join(f"<div>warning: {escape(text)}</div>" for text in self.warnings)
-        head = f"<b>{escape(self.store)}</b>: {escape(self.kind)}"
-        return f"<div>{head}</div>{summary_html(self.dataset)}<div>{escape(self.tensordict_line())}</div>{told}"
+        return f"<pre>{escape(self.text())}</pre>"
 
 
 def inspect(store: Any, **engine_keywords: Any) -> Inspection:

@@ -37,8 +37,6 @@ class Row:
         The dims of the variable, the batch dims included.
     layout
         How the values are kept.
-    nbytes
-        The size in memory, in bytes; None for Python objects.
     """
 
     name: str
@@ -46,7 +44,6 @@ class Row:
     shape: tuple[int, ...]
     dims: tuple[str, ...]
     layout: str
-    nbytes: int | None
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,8 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         left_out=tuple(told),
         hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
         notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
-        nbytes=sum(_nbytes(entry) or 0 for entry in plan.entries),
+        # a partial entry is broadcast without copying
+        nbytes=sum(entry.variable.nbytes for entry in plan.entries if entry.form == "tensor"),
     )
 
 
@@ -189,7 +187,7 @@ def _row(entry: Entry) -> Row:
     lead = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
     features = tuple(entry.shape[lead:]) if entry.form == "tensor" else ()
     dims = tuple(str(dim) for dim in entry.variable.dims)
-    return Row(entry.name, _dtype_text(entry), features, dims, layout_text(entry.variable), _nbytes(entry))
+    return Row(entry.name, _dtype_text(entry), features, dims, layout_text(entry.variable))
 
 
 def _dtype_text(entry: Entry) -> str:
@@ -201,21 +199,11 @@ def _dtype_text(entry: Entry) -> str:
     return f"int64 (ns, {'since 1970' if dtype.kind == 'M' else 'duration'})" if dtype.kind in "mM" else dtype.name
 
 
-def _nbytes(entry: Entry) -> int | None:
-    if entry.form != "tensor":
-        return None
-    # a partial entry is broadcast without copying
-    return int(entry.variable.size * entry.variable.dtype.itemsize)
-
-
 def _phony_dims(ds: xr.Dataset) -> list[str]:
     """h5netcdf and netcdf4 number dims without a name, by the order in which they meet them."""
     made_up = sorted(str(dim) for dim in ds.dims if str(dim).startswith("phony_dim_"))
-    if not made_up:
-        return []
-    return [
-        (
-            f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
-            "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
-        )
-    ]
+    note = (
+        f"the engine that opened this made up the dims {made_up[:3]}, and shows no nested groups; "
+        "xr.open_dataset(..., engine='tensordict') finds the batch of such a file"
+    )
+    return [note] if made_up else []

@@ -1,28 +1,19 @@
-"""The summary as text: ``print(ds.td)``. Lists are cut at :data:`~.summary.LONGEST` lines."""
+"""The summary as text: ``print(ds.td)``, and the parts that text and HTML both show."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from .summary import LONGEST, GroupLine, Row, Section, Summary, batch_text, size_text
+from .summary import LONGEST, GroupLine, Row, Summary, batch_text, size_text
 
 
-def summary_text(summary: Summary) -> str:
-    """The text of ``ds.td``."""
-    total = f", {size_text(summary.nbytes)}" if summary.nbytes else ""
-    lines = [f"<xarray_tensordict> batch ({batch_text(summary.batch)}){total}", f"    why: {summary.reason}"]
-    lines += [f"    {sentence}" for sentence in summary.evidence]
-    if summary.groups:
-        texts = [f"{group.path}: ({group.batch})" for group in summary.groups]
-        lines += ["Groups with a batch of their own:", *_indented(texts, len(texts))]
-    for section in summary.sections:
-        lines += [f"{section.title}:", *_indented(_table(section), section.total)]
-    if summary.left_out:
-        lines += ["Left out:", *_indented(summary.left_out, len(summary.left_out))]
-    if summary.hidden:
-        lines.append(f"Not shown: {summary.hidden}")
-    lines += [f"    note: {note}" for note in summary.notes]
-    return "\n".join(lines)
+def summary_text(summary: Summary, longest: int | None = LONGEST) -> str:
+    """The text of ``ds.td``; lists are cut at `longest` lines, None shows all."""
+    first, *more = head(summary)
+    lines = [f"<xarray_tensordict> {first}", *(f"    {sentence}" for sentence in more)]
+    for title, rows, total in lists(summary):
+        lines += [f"{title}:", *(f"    {line}" for line in cut(aligned(rows[:longest]), total))]
+    return "\n".join([*lines, *tail(summary)])
 
 
 def tree_text(groups: Sequence[GroupLine]) -> str:
@@ -30,28 +21,43 @@ def tree_text(groups: Sequence[GroupLine]) -> str:
     lines = ["<xarray_tensordict tree>"]
     for group in groups[:LONGEST]:
         lines += [f"{group.path}: batch ({group.batch})", f"    why: {group.reason}"]
-    if len(groups) > LONGEST:
-        lines.append(f"... and {len(groups) - LONGEST} more groups")
-    return "\n".join(lines)
+    return "\n".join(cut(lines, len(lines) + len(groups[LONGEST:]), "groups"))
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """What a table shows of one entry: name, dtype, feature shape, dims, layout."""
+def head(summary: Summary) -> list[str]:
+    """The batch, and why."""
+    size = f", {size_text(summary.nbytes)}" if summary.nbytes else ""
+    return [f"batch ({batch_text(summary.batch)}){size}", f"why: {summary.reason}", *summary.evidence]
+
+
+def lists(summary: Summary) -> Iterator[tuple[str, Sequence[tuple[str, ...]], int]]:
+    """The lists: a title, rows of cells, and how many rows there are in all."""
+    if summary.groups:
+        texts = [(f"{group.path}: ({group.batch})",) for group in summary.groups]
+        yield "Groups with a batch of their own", texts, len(texts)
+    for section in summary.sections:
+        yield section.title, [_cells(row) for row in section.rows], section.total
+    if summary.left_out:
+        yield "Left out", [(text,) for text in summary.left_out], len(summary.left_out)
+
+
+def tail(summary: Summary) -> list[str]:
+    """What comes behind the lists."""
+    return [*([f"Not shown: {summary.hidden}"] if summary.hidden else []), *(f"note: {note}" for note in summary.notes)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
     return (row.name, row.dtype, str(list(row.shape)), f"({', '.join(row.dims)})", row.layout)
 
 
-def cut(lines: Sequence[str], total: int) -> list[str]:
-    """The first of `total` lines, and how many more there are."""
-    shown = list(lines[:LONGEST])
-    return [*shown, f"... and {total - len(shown)} more"] if total > len(shown) else shown
-
-
-def _indented(lines: Sequence[str], total: int) -> list[str]:
-    return [f"    {line}" for line in cut(lines, total)]
-
-
-def _table(section: Section) -> list[str]:
-    table = [cells(row) for row in section.rows[:LONGEST]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table)
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     return ["  ".join(row).rstrip() for row in padded]
+
+
+def cut(lines: Sequence[str], total: int, what: str = "") -> Iterable[str]:
+    """The lines, and how many more there are in all."""
+    more = f"... and {total - len(lines)} more {what}".rstrip()
+    return [*lines, more] if total > len(lines) else lines

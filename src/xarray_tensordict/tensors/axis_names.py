@@ -1,15 +1,16 @@
-"""A dim name for every axis of the entries of a tensordict (section 5 of the design).
+"""A dim name for every axis of the entries of a tensordict (docs: names of dims).
 
 The caller's ``dims=`` come first, then the names of the tensordict, the dims of the template, ``batch_0`` and
-``dim_<size>``. Pure functions: a template is only asked for the dims of a variable.
+``dim_<size>``, as :mod:`..core.naming` has them. A template is only asked for the dims and shapes of its variables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Any, Protocol
+from typing import Any
+
+import xarray as xr
 
 from ..core.model import GroupBatch, Key
 from ..core.naming import (
@@ -21,37 +22,9 @@ from ..core.naming import (
     given_dims,
     settle_sizes,
 )
-from .leaf_arrays import Leaf
+from .walking import Leaf
 
 DimsArgument = Mapping[Any, str | Sequence[str | EllipsisType]]
-
-
-class Reference(Protocol):
-    """A variable of the template, as far as naming asks."""
-
-    @property
-    def dims(self) -> tuple[Any, ...]: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-@dataclass
-class Named:
-    """The names that were found.
-
-    Attributes
-    ----------
-    batches
-        The batch dims of every tensordict of the tree.
-    dims
-        One name for each axis of each leaf.
-    warnings
-        One sentence for each array whose names had to be changed.
-    """
-
-    batches: dict[Key, Dims] = field(default_factory=dict)
-    dims: dict[Key, Dims] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
 
 class Namer:
@@ -71,7 +44,11 @@ class Namer:
     Attributes
     ----------
     batches
-        The batch dims of every tensordict, as they are before names with two sizes are resolved.
+        The batch dims of every tensordict.
+    referred
+        The variable of the template whose dims a leaf takes although it is called otherwise.
+    warnings
+        One sentence for each array whose names had to be changed.
     """
 
     def __init__(
@@ -79,17 +56,16 @@ class Namer:
         nodes: Mapping[Key, GroupBatch],
         leaves: Sequence[Leaf],
         dims: DimsArgument | None,
-        template: Mapping[str, Reference],
+        template: Mapping[str, xr.Variable],
     ) -> None:
         self.nodes = nodes
         self.leaves = leaves
         self.template = template
         self.given: dict[Key, tuple[str | EllipsisType, ...]] = {}
-        self.references: dict[Key, Reference] = {
-            leaf.key: template[leaf.name] for leaf in leaves if leaf.name in template
-        }
+        self.references = {leaf.key: template[leaf.name] for leaf in leaves if leaf.name in template}
         self.referred: dict[Key, str] = {}
-        self._read(dims or {})
+        self.warnings: list[str] = []
+        self._read({} if dims is None else dims)
         self.batches: dict[Key, Dims] = {}
         claimed = self._claimed()
         for key in nodes:
@@ -100,14 +76,13 @@ class Namer:
         check_dims_argument(argument, [leaf.key for leaf in self.leaves])
         for leaf in self.leaves:
             pattern, _ = find_pattern(argument, leaf.key)
-            if pattern is None:
+            value = self._alike(leaf) if pattern is None else argument[pattern]
+            if value is None:
                 continue
-            value = argument[pattern]
             if not isinstance(value, str):
                 self.given[leaf.key] = tuple(value)
             elif value in self.template:
-                self.references[leaf.key] = self.template[value]
-                self.referred[leaf.key] = value
+                self.references[leaf.key], self.referred[leaf.key] = self.template[value], value
             else:
                 there = f"is not among {sorted(self.template)}" if self.template else "needs template="
                 raise ValueError(
@@ -115,26 +90,36 @@ class Namer:
                     f"{there}; write a tuple, ({value!r},), to name a dim"
                 )
 
-    def name(self, *, local: bool) -> Named:
-        """Name all axes.
+    def _alike(self, leaf: Leaf) -> str | None:
+        """The variable whose dims a new entry gets: it has exactly its shape, as others of that shape have the same dims."""
+        if leaf.name in self.template or len(leaf.shape) <= leaf.batch_axes:
+            return None
+        same = {v.dims: name for name, v in reversed([*self.template.items()]) if v.shape == leaf.shape}
+        return next(iter(same.values())) if len(same) == 1 else None
+
+    def name(self, *, local: bool) -> None:
+        """Name all axes: fills in the `dims` of the leaves.
 
         Parameters
         ----------
         local
             Whether a name may have another size in another branch of the tree, as in a DataTree.
         """
-        named = Named(dict(self.batches))
         for leaf in self.leaves:
-            names = self._axes(leaf, named.batches[leaf.key[:-1]])
+            names = self._axes(leaf, self.batches[leaf.key[:-1]])
             reference = self.references.get(leaf.key)
             # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
             repeated = reference is not None and len(set(reference.dims)) < len(reference.dims)
             if repeated and None not in names and leaf.key not in self.given:
-                named.dims[leaf.key] = tuple(str(name) for name in names)
+                leaf.dims = tuple(str(name) for name in names)
             else:
-                named.dims[leaf.key] = _unrepeated(names, leaf, named.warnings)
-        self._settle(named, local=local)
-        return named
+                leaf.dims = self._unrepeated(names, leaf)
+        sizes: dict[Key, dict[str, int]] = {(): {}}
+        scalars: dict[Key, set[str]] = {(): set()}
+        for keys in [[key] for key in self.nodes] if local else [list(self.nodes)]:
+            top = keys[0]
+            sizes[top], scalars[top] = dict(sizes[top[:-1]]), set(scalars[top[:-1]])
+            self._settle(keys, sizes[top], scalars[top])
 
     # -- the batch -----------------------------------------------------------------------------------------------------
 
@@ -143,10 +128,8 @@ class Namer:
         # the parent's name wins on the axes that are shared
         names = list(self.batches[key[:-1]]) if key else []
         for axis in range(len(names), len(node.sizes)):
-            name = (
-                claimed.get((key, axis)) or node.dims[axis] or self._batch_from_template(key, axis) or f"batch_{axis}"
-            )
-            names.append(free_name(name, names))
+            own = claimed.get((key, axis)) or node.dims[axis]
+            names.append(free_name(own or self._batch_from_template(key, axis) or f"batch_{axis}", names))
         return tuple(names)
 
     def _claimed(self) -> dict[tuple[Key, int], str]:
@@ -154,16 +137,15 @@ class Namer:
         claimed: dict[tuple[Key, int], tuple[str, str]] = {}
         for leaf in self.leaves:
             given = self.given.get(leaf.key)
-            if given is None or not leaf.batch_axes or not self._is_full(leaf, given):
+            if given is None or not self._is_full(leaf, given):
                 continue
-            axes = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())[
-                : leaf.batch_axes
-            ]
-            for axis, name in enumerate(axes):
+            names = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())
+            for axis, name in enumerate(names[: leaf.batch_axes]):
                 if name is None:
                     continue
-                place = (self._owner(leaf.key[:-1], axis), axis)
-                first, by = claimed.setdefault(place, (name, leaf.name))
+                # the topmost tensordict that has the axis
+                owner = next(leaf.key[:n] for n in range(len(leaf.key)) if len(self.nodes[leaf.key[:n]].sizes) > axis)
+                first, by = claimed.setdefault((owner, axis), (name, leaf.name))
                 if first != name:
                     raise ValueError(
                         f"dims: {leaf.name!r} calls batch axis {axis} {name!r} and {by!r} calls it {first!r}; give the "
@@ -171,12 +153,8 @@ class Namer:
                     )
         return {place: name for place, (name, _) in claimed.items()}
 
-    def _owner(self, key: Key, axis: int) -> Key:
-        """The topmost tensordict that has a batch axis."""
-        return next(key[:n] for n in range(len(key) + 1) if len(self.nodes[key[:n]].sizes) > axis)
-
     def _is_full(self, leaf: Leaf, given: Sequence[str | EllipsisType]) -> bool:
-        """Whether the caller names all axes of an entry, and not only those behind the batch: told by the length.
+        """Whether the caller names all axes of an entry, and not only those behind the batch: the length says so.
 
         With ``...`` every length fits: then the names are for all axes if the first one is that of the batch.
         """
@@ -190,13 +168,13 @@ class Namer:
         Where an entry has fewer axes than in the template, the batch was reshaped: then only axes of the same size count.
         """
         below = [
-            (leaf, self.references[leaf.key])
+            (leaf.shape, self.references[leaf.key])
             for leaf in self.leaves
             if leaf.key in self.references and leaf.batch_axes > axis and leaf.key[: len(key)] == key
         ]
-        reshaped = any(len(leaf.shape) < len(reference.dims) for leaf, reference in below)
-        for leaf, reference in below:
-            if len(reference.dims) == len(leaf.shape) and not (reshaped and reference.shape[axis] != leaf.shape[axis]):
+        reshaped = any(len(shape) < len(reference.dims) for shape, reference in below)
+        for shape, reference in below:
+            if len(reference.dims) == len(shape) and not (reshaped and reference.shape[axis] != shape[axis]):
                 return str(reference.dims[axis])
         return None
 
@@ -239,91 +217,53 @@ class Namer:
             )
         return tuple(dim for dim, _ in last) if fits else unknown
 
+    def _unrepeated(self, names: Sequence[str | None], leaf: Leaf) -> Dims:
+        """Fill in ``dim_<size>``, and tell apart axes of one array that have the same name."""
+        taken = {name for name in names if name is not None}
+        result: list[str] = []
+        for name, size in zip(names, leaf.shape, strict=True):
+            free = feature_name(size, taken.union(result)) if name is None else free_name(name, result)
+            if name is not None and free != name:
+                self.warnings.append(f"{leaf.name!r} has two axes called {name!r}: the second is called {free!r}")
+            result.append(free)
+        return tuple(result)
+
     # -- one size for a name -------------------------------------------------------------------------------------------
 
-    def _settle(self, named: Named, *, local: bool) -> None:
-        """Give every name one size in the Dataset (or along each branch of a tree)."""
-        shapes = {leaf.key: leaf.shape for leaf in self.leaves}
-        self._avoid_scalars(named, local=local)
-        sizes: dict[Key, dict[str, int]] = {}
-        for key, node in self.nodes.items():
-            known = sizes[key[:-1]] if key else {}
-            sizes[key] = dict(known) if local else known
-            here = (
-                [leaf for leaf in self.leaves if leaf.key[:-1] == key] if local else ([] if key else list(self.leaves))
-            )
-            if not key and not local:
-                for each, batch in named.batches.items():
-                    _add_sizes(sizes[()], batch, self.nodes[each].sizes)
-            _add_sizes(sizes[key], named.batches[key], node.sizes)
-            self._prefer_template_sizes(named, here, sizes[key])
-            settled, warnings = settle_sizes(
-                {leaf.key: named.dims[leaf.key] for leaf in here},
-                {leaf.key: shapes[leaf.key] for leaf in here},
-                sizes[key],
-            )
-            named.dims.update(settled)
-            named.warnings.extend(warnings)
-            for leaf in here:
-                _add_sizes(sizes[key], named.dims[leaf.key], leaf.shape)
-        for key, node in self.nodes.items():
-            named.batches[key] = tuple(
-                dim if sizes[key].get(dim, size) == size else f"{dim}_{size}"
-                for dim, size in zip(named.batches[key], node.sizes, strict=True)
-            )
+    def _settle(self, keys: Sequence[Key], sizes: dict[str, int], scalars: set[str]) -> None:
+        """Give every name one size in the Dataset of some nodes.
 
-    def _prefer_template_sizes(self, named: Named, leaves: Iterable[Leaf], sizes: dict[str, int]) -> None:
-        """Of several sizes for one name the template's keeps the name, so that its coordinates fit."""
-        wanted = {
-            str(dim): size
-            for reference in self.template.values()
-            for dim, size in zip(reference.dims, reference.shape, strict=True)
-        }
+        `sizes` are those of the names above, and `scalars` the entries without axes: xarray would take one for the
+        coordinate of a dim of that name. Both are added to.
+        """
+        leaves = [leaf for leaf in self.leaves if leaf.key[:-1] in keys]
+        scalars |= {"/".join(leaf.key[len(keys[0]) :]) for leaf in leaves if not leaf.shape}
         for leaf in leaves:
-            for dim, size in zip(named.dims[leaf.key], leaf.shape, strict=True):
-                if wanted.get(dim) == size:
-                    sizes.setdefault(dim, size)
-
-    def _avoid_scalars(self, named: Named, *, local: bool) -> None:
-        """Rename dims that are called like an entry without axes: xarray takes that for the dim's coordinate."""
-        for key in self.nodes:
-            scalars = {
-                (leaf.key[-1] if local else leaf.name)
-                for leaf in self.leaves
-                if not leaf.shape and (not local or leaf.key[:-1] == key)
-            }
-            if not scalars or (key and not local):
-                continue
-            for leaf in self.leaves:
-                if local and leaf.key[: len(key)] != key:
-                    continue
-                named.warnings.extend(
-                    f"{leaf.name!r} has a dim {dim!r}, and there is an entry {dim!r} without axes: the dim is called "
-                    f"{free_name(dim, scalars)!r}"
-                    for dim in named.dims[leaf.key]
-                    if dim in scalars
-                )
-                named.dims[leaf.key] = tuple(free_name(dim, scalars) for dim in named.dims[leaf.key])
-            for each in self.nodes:
-                if each[: len(key)] == key or not local:
-                    named.batches[each] = tuple(free_name(dim, scalars) for dim in named.batches[each])
+            self.warnings += [
+                f"{leaf.name!r} has a dim {dim!r}, and there is an entry {dim!r} without axes: the dim is called "
+                f"{free_name(dim, scalars)!r}"
+                for dim in leaf.dims
+                if dim in scalars
+            ]
+            leaf.dims = tuple(free_name(dim, scalars) for dim in leaf.dims)
+        for key in keys:
+            self.batches[key] = tuple(free_name(dim, scalars) for dim in self.batches[key])
+            _add_sizes(sizes, zip(self.batches[key], self.nodes[key].sizes, strict=True))
+        # of several sizes for one name the template's keeps the name, so that its coordinates fit
+        known = {(str(dim), size) for v in self.template.values() for dim, size in zip(v.dims, v.shape, strict=True)}
+        pairs = [pair for leaf in leaves for pair in zip(leaf.dims, leaf.shape, strict=True)]
+        _add_sizes(sizes, (pair for pair in pairs if pair in known))
+        shapes = {leaf.key: leaf.shape for leaf in leaves}
+        settled, warnings = settle_sizes({leaf.key: leaf.dims for leaf in leaves}, shapes, sizes)
+        self.warnings += warnings
+        for leaf in leaves:
+            leaf.dims = settled[leaf.key]
+            _add_sizes(sizes, zip(leaf.dims, leaf.shape, strict=True))
+        for key in keys:
+            named = zip(self.batches[key], self.nodes[key].sizes, strict=True)
+            self.batches[key] = tuple(dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in named)
 
 
-def _add_sizes(sizes: dict[str, int], dims: Dims, shape: Sequence[int]) -> None:
-    for dim, size in zip(dims, shape, strict=True):
+def _add_sizes(sizes: dict[str, int], named: Iterable[tuple[str, int]]) -> None:
+    for dim, size in named:
         sizes.setdefault(dim, size)
-
-
-def _unrepeated(names: Sequence[str | None], leaf: Leaf, warnings: list[str]) -> Dims:
-    """Fill in ``dim_<size>``, and tell apart axes of one array that have the same name."""
-    taken = {name for name in names if name is not None}
-    result: list[str] = []
-    for axis, name in enumerate(names):
-        if name is None:
-            result.append(feature_name(leaf.shape[axis], taken | set(result)))
-            continue
-        free = free_name(name, result)
-        if free != name:
-            warnings.append(f"{leaf.name!r} has two axes called {name!r}: the second is called {free!r}")
-        result.append(free)
-    return tuple(result)

@@ -18,10 +18,9 @@ from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..warnings import StoredFormWarning, warn
-from .leaf_arrays import Leaf
 from .non_tensor import Array, flatten, nested_shape, objects
 from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
-from .walking import NonTensor
+from .walking import Leaf, NonTensor
 
 
 class Template:
@@ -65,13 +64,6 @@ class Template:
             paths = (path.strip("/") for path in self.source.to_dict(relative=True))
             groups |= {key_of(path) if path not in {"", "."} else () for path in paths}
         return groups
-
-    def alike(self, leaf: Leaf) -> str | None:
-        """The variable whose dims a new entry gets: it has exactly its shape, as others of that shape have the same dims."""
-        if leaf.name in self.variables or len(leaf.shape) <= leaf.batch_axes:
-            return None
-        same = {v.dims: name for name, v in reversed(self.variables.items()) if v.shape == leaf.shape}
-        return next(iter(same.values())) if len(same) == 1 else None
 
     def is_empty(self, key: Key) -> bool:
         """Whether a node of a tree is there and has no variables of its own."""
@@ -125,20 +117,18 @@ class Template:
 
     # -- one variable --------------------------------------------------------------------------------------------------
 
-    def variable(self, leaf: Leaf, dims: Dims, reference: str | None = None) -> xr.Variable | None:
+    def variable(self, leaf: Leaf, reference: str | None = None) -> xr.Variable | None:
         """Make the variable of a leaf; None if it has no rows and the template knows more.
 
         Parameters
         ----------
         leaf
             The entry.
-        dims
-            The names of its axes.
         reference
             The variable of the template whose dims were asked for.
         """
         own = self.variables.get(leaf.name)
-        values, names = leaf.values, list(dims)
+        values, dims, names = leaf.values, leaf.dims, list(leaf.dims)
         if own is not None:
             values = _as_times(leaf, own) if leaf.is_tensor else values
             for axis in reversed(range(leaf.batch_axes)):
@@ -204,7 +194,7 @@ class Template:
         names = []
         for name, variable in self.variables.items():
             if name in carried:
-                if name in self.ds.xindexes and same_values(carried[name], variable):
+                if name in self.ds.xindexes and carried[name].equals(variable):
                     names.append(name)
             elif self._fits(name, variable, sizes, {*carried, *groups}) and self._is_missed(name, variable, batches):
                 names.append(name)
@@ -270,11 +260,6 @@ def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
     if 0 in shape:
         shape = (*shape, *known[len(shape) :])
     return shape if len(shape) == len(known) else None
-
-
-def same_values(a: xr.Variable, b: xr.Variable) -> bool:
-    """Whether two variables have the same dims and values (NaN equals NaN)."""
-    return bool(a.equals(b))
 
 
 def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:

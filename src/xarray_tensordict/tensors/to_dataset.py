@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,12 @@ from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import GroupBatch, Key
 from ..core.naming import Dims
-from ..dataset.describe import key_of
 from ..dataset.record import read_record, set_record_if_needed
 from ..dataset.tensorclasses import class_path, note_classes
 from ..warnings import InferredBatchWarning, LeftOutWarning, warn
-from .axis_names import DimsArgument, Named, Namer
-from .leaf_arrays import Leaf, make_leaf
-from .template import Template, same_values
-from .walking import NonTensor, TensorCollection, children, has_leaves, stack_conflict
+from .axis_names import DimsArgument, Namer
+from .template import Template
+from .walking import Leaf, NonTensor, TensorCollection, children, has_leaves, read_leaf, stack_conflict
 
 __all__ = ["to_dataset", "to_datatree"]
 
@@ -86,12 +83,11 @@ def to_dataset(
     ('time', 'joint')
     """
     reference = Template(template)
-    parts = _read(td, dims, reference, local=False)
-    ds = _assemble(parts, reference)
-    note_classes(ds, parts.classes)
+    found = _read(td, dims, reference, local=False)
+    ds = _assemble(found, reference)
     if coords is not None:
         ds = ds.assign_coords(coords)
-    return _record_batch(ds, parts.batches)
+    return _record_batch(ds, found.batches)
 
 
 def to_datatree(
@@ -128,14 +124,15 @@ def to_datatree(
     ('time', 'dim_3')
     """
     reference = Template(template, local=True)
-    parts = _read(td, dims, reference, local=True)
+    found = _read(td, dims, reference, local=True)
     made: dict[Key, xr.Dataset] = {}
-    for key in _with_parents([*parts.batches, *sorted(reference.groups)]):
+    keys = [*found.batches, *sorted(reference.groups)]
+    for key in dict.fromkeys(each[:length] for each in keys for length in range(len(each) + 1)):
         above = [made[key[:n]] for n in range(len(key)) if key[:n] in made]
-        node = _node(parts, key, reference, above)
+        node = _node(found, key, reference, above)
         if not key and coords is not None:
             node = node.assign_coords(coords)
-        if key in parts.batches or node.variables or reference.is_empty(key):
+        if key in found.batches or node.variables or reference.is_empty(key):
             made[key] = node
     return xr.DataTree.from_dict({"/" + "/".join(key): node for key, node in made.items()})
 
@@ -144,41 +141,37 @@ def to_datatree(
 
 
 @dataclass
-class _Parts:
-    """A tensordict as variables, and the batch dims of each of its levels."""
+class _Found:
+    """The entries of a tensordict as variables, the batch dims of each of its levels, and their tensorclasses."""
 
     batches: dict[Key, Dims]
-    classes: dict[Key, str] = field(default_factory=dict)
-    variables: dict[str, xr.Variable] = field(default_factory=dict)
-    is_tensor: dict[str, bool] = field(default_factory=dict)
+    classes: dict[Key, str]
+    entries: dict[Key, tuple[xr.Variable, bool]]
+    """The variable of each entry, and whether it is a tensor."""
+
+    def at(self, key: Key) -> _Found:
+        """One level by itself; one that is not there has the batch of the level above."""
+        batch = next(self.batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in self.batches)
+        entries = {each[-1:]: entry for each, entry in self.entries.items() if each[:-1] == key}
+        return _Found({(): batch}, {(): self.classes[key]} if key in self.classes else {}, entries)
 
 
-def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *, local: bool) -> _Parts:
+def _read(td: TensorCollection, dims: DimsArgument | None, template: Template, *, local: bool) -> _Found:
     if not is_tensor_collection(td) or is_non_tensor(td):
         raise TypeError(f"td: expected a tensordict, found a {type(td).__name__}; TensorDict(...) makes one of a dict")
     nodes: dict[Key, GroupBatch] = {}
     leaves: list[Leaf] = []
     classes: dict[Key, str] = {}
     _collect(td, (), nodes, leaves, classes)
-    asked = ["/".join(key) if isinstance(key, tuple) else key for key in dims or ()]
-    new = {
-        leaf.name: like
-        for leaf in leaves
-        if (like := template.alike(leaf)) and not any(fnmatchcase(leaf.name, pattern) for pattern in asked)
-    }
-    namer = Namer(nodes, leaves, {**new, **(dims or {})} or None, template.variables)
+    namer = Namer(nodes, leaves, dims, template.variables)
     for leaf in leaves:
-        group = leaf.key[:-1]
-        template.shape_non_tensor(leaf, namer.batches[group], nodes[group].sizes)
-    named = namer.name(local=local)
-    _warn(named)
-    parts = _Parts(named.batches, classes)
-    for leaf in leaves:
-        variable = template.variable(leaf, named.dims[leaf.key], namer.referred.get(leaf.key))
-        if variable is not None:
-            parts.variables[leaf.name] = variable
-            parts.is_tensor[leaf.name] = leaf.is_tensor
-    return parts
+        template.shape_non_tensor(leaf, namer.batches[leaf.key[:-1]], nodes[leaf.key[:-1]].sizes)
+    namer.name(local=local)
+    if namer.warnings:
+        warn("; ".join(namer.warnings), InferredBatchWarning)
+    made = ((leaf, template.variable(leaf, namer.referred.get(leaf.key))) for leaf in leaves)
+    entries = {leaf.key: (variable, leaf.is_tensor) for leaf, variable in made if variable is not None}
+    return _Found(namer.batches, classes, entries)
 
 
 def _collect(
@@ -200,14 +193,42 @@ def _collect(
                 "first with td.rename_key_(...)"
             )
         if isinstance(child, (torch.Tensor, NonTensor)):
-            leaves.append(make_leaf((*key, name), child, len(td.batch_size)))
+            leaves.append(read_leaf((*key, name), child, len(td.batch_size)))
         elif has_leaves(child):
             _collect(child, (*key, name), nodes, leaves, classes)
 
 
-def _warn(named: Named) -> None:
-    if named.warnings:
-        warn("; ".join(named.warnings), InferredBatchWarning)
+# --- putting the Dataset together -------------------------------------------------------------------------------------
+
+
+def _assemble(
+    found: _Found, template: Template, *, above: Mapping[Any, int] | None = None, groups: Iterable[str] = ()
+) -> xr.Dataset:
+    """Make a Dataset of entries and of what is left in the template."""
+    carried = {"/".join(key): entry for key, entry in found.entries.items()}
+    variables = {name: variable for name, (variable, _) in carried.items()}
+    kept = template.restored(variables, found.batches, above or {}, groups)
+    _warn_of_unfit_coords(template.unfit_coords(variables))
+    data: dict[str, xr.Variable] = {}
+    coords: dict[Any, xr.Variable] = {}
+    indexes: dict[Any, Any] = {}
+    for name in template.order(dict.fromkeys([*variables, *kept])):
+        known, indexed = name in template.variables, name in template.ds.xindexes
+        variable = template.variables[name] if name in kept else variables[name]
+        if name in kept and indexed:
+            coords[name], indexes[name] = variable, template.ds.xindexes[name]
+        elif variable.dims == (name,):
+            _add_dim_coord(name, variable, indexed or not known, coords, indexes)
+        elif name in template.ds.coords if known else not carried[name][1]:
+            coords[name] = variable
+        else:
+            data[name] = variable
+    attrs = dict(template.ds.attrs)
+    if BATCH_DIMS_ATTR in attrs and not _says(attrs, found.batches):
+        del attrs[BATCH_DIMS_ATTR]
+    ds = xr.Dataset(data, coords=xr.Coordinates(coords, indexes=indexes), attrs=attrs)
+    note_classes(ds, found.classes)
+    return ds
 
 
 def _warn_of_unfit_coords(unfit: Mapping[str, tuple[str, int, int]]) -> None:
@@ -218,35 +239,6 @@ def _warn_of_unfit_coords(unfit: Mapping[str, tuple[str, int, int]]) -> None:
             f"tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
             LeftOutWarning,
         )
-
-
-# --- putting the Dataset together -------------------------------------------------------------------------------------
-
-
-def _assemble(
-    parts: _Parts, template: Template, *, above: Mapping[Any, int] | None = None, groups: Iterable[str] = ()
-) -> xr.Dataset:
-    """Make a Dataset of variables and of what is left in the template."""
-    variables = parts.variables
-    kept = template.restored(variables, parts.batches, above or {}, groups)
-    _warn_of_unfit_coords(template.unfit_coords(variables))
-    data: dict[str, xr.Variable] = {}
-    coords: dict[Any, xr.Variable] = {}
-    found: dict[Any, Any] = {}
-    for name in template.order([*variables, *(name for name in kept if name not in variables)]):
-        known = template.variables.get(name)
-        variable = template.variables[name] if name in kept else variables[name]
-        is_coord = name in template.ds.coords if known is not None else not parts.is_tensor[name]
-        if name in kept and name in template.ds.xindexes:
-            coords[name], found[name] = variable, template.ds.xindexes[name]
-        elif variable.dims == (name,):
-            _add_dim_coord(name, variable, known is None or name in template.ds.xindexes, coords, found)
-        else:
-            (coords if is_coord else data)[name] = variable
-    attrs = dict(template.ds.attrs)
-    if BATCH_DIMS_ATTR in attrs and not _says(attrs, parts.batches):
-        del attrs[BATCH_DIMS_ATTR]
-    return xr.Dataset(data, coords=xr.Coordinates(coords, indexes=found), attrs=attrs)
 
 
 def _add_dim_coord(
@@ -280,30 +272,14 @@ def _record_batch(ds: xr.Dataset, batches: Mapping[Key, Dims]) -> xr.Dataset:
     return set_record_if_needed(ds, {key: batch for key, batch in batches.items() if set(batch) <= set(ds.dims)})
 
 
-# --- putting the DataTree together ------------------------------------------------------------------------------------
-
-
-def _with_parents(keys: Iterable[Key]) -> list[Key]:
-    return list(dict.fromkeys(key[:length] for key in keys for length in range(len(key) + 1)))
-
-
-def _node(parts: _Parts, key: Key, template: Template, above: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Make the Dataset of one node."""
-    here = {name: variable for name, variable in parts.variables.items() if key_of(name)[:-1] == key}
-    batch = next(parts.batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in parts.batches)
-    local = _Parts(
-        {(): batch},
-        {(): parts.classes[key]} if key in parts.classes else {},
-        {key_of(name)[-1]: variable for name, variable in here.items()},
-        {key_of(name)[-1]: parts.is_tensor[name] for name in here},
-    )
+def _node(found: _Found, key: Key, template: Template, above: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Make the Dataset of one node of a tree, below those `above`."""
+    local = found.at(key)
     sizes = {dim: size for ds in above for dim, size in ds.sizes.items()}
-    groups = {other[len(key)] for other in parts.batches if len(other) > len(key) and other[: len(key)] == key}
+    groups = {other[len(key)] for other in found.batches if len(other) > len(key) and other[: len(key)] == key}
     node = _assemble(local, template.at(key), above=sizes, groups=groups)
-    note_classes(node, local.classes)
     for ds in above:
         # a node must have the index of the nodes above it; values of its own are kept without one
-        foreign = [n for n in node.xindexes if n in ds.xindexes and not same_values(node.variables[n], ds.variables[n])]
-        if foreign:
-            node = node.drop_indexes(foreign)
-    return _record_batch(node, {(): batch}) if key in parts.batches else node
+        common = [name for name in node.xindexes if name in ds.xindexes]
+        node = node.drop_indexes([name for name in common if not node.variables[name].equals(ds.variables[name])])
+    return _record_batch(node, local.batches) if key in found.batches else node

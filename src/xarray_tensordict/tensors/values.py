@@ -18,20 +18,10 @@ from ..core.times import to_nanoseconds
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
-    "bool": torch.bool,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "complex64": torch.complex64,
-    "complex128": torch.complex128,
+    name: getattr(torch, name)
+    for name in (
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+    )
 }
 _HAS_NUMPY_TWIN = frozenset(_TORCH_DTYPES.values())
 
@@ -226,9 +216,22 @@ def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -
     return tensor
 
 
+def broadcast_rows(array: np.ndarray[Any, Any], axes: Sequence[int], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Put in the axes of a batch of these sizes that an array lacks, without copying."""
+    if not axes:
+        return array
+    array = np.expand_dims(array, tuple(axes))
+    return np.broadcast_to(array, (*sizes, *array.shape[len(sizes) :]))
+
+
 # --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------
 
 _CODES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is an ordinary tensor on the CPU, whose memory may be written to."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not tensor.requires_grad
 
 
 def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""What is in a tensordict, level by level, whatever its class.
+"""What is in a tensordict, level by level, whatever its class, and each entry as a numpy array.
 
 Reading the entries of a tensordict has exceptions that depend on its class, and all of them are here: tensorclasses
 hand out bare Python values, lazy stacks hide the keys that one of their members lacks and promote dtypes that differ,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -17,9 +17,14 @@ from tensordict import (
     LazyStackedTensorDict,
     NonTensorStack,
     PersistentTensorDict,
+    UnbatchedTensor,
     is_non_tensor,
     is_tensor_collection,
 )
+
+from ..core.model import Key
+from .non_tensor import Array, flatten, one_value, rows
+from .values import numpy_from_tensor
 
 TensorCollection: TypeAlias = Any
 """A TensorDict, PersistentTensorDict, lazy stack or tensorclass: tensordict has no common typed base for them."""
@@ -184,3 +189,71 @@ def _kind(child: Child) -> str:
     if isinstance(child, torch.Tensor):
         return "tensor"
     return "non-tensor entry" if isinstance(child, NonTensor) else "nested tensordict"
+
+
+# --- one entry as an array --------------------------------------------------------------------------------------------
+
+NON_TENSOR = "tensordict_non_tensor"
+"""Marks a variable in its encoding: a tensordict holds its numbers (or its single value) as non-tensor data."""
+
+
+@dataclass
+class Leaf:
+    """One entry, about to become a variable.
+
+    Attributes
+    ----------
+    key
+        Its key.
+    values
+        Its values.
+    batch_axes
+        How many of the leading axes are those of the batch.
+    encoding
+        The encoding of the variable.
+    child
+        What the tensordict holds.
+    dims
+        The names of its axes, once they are known.
+    """
+
+    key: Key
+    values: Array
+    batch_axes: int
+    encoding: dict[str, Any] = field(default_factory=dict)
+    child: torch.Tensor | NonTensor | None = None
+    dims: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the variable."""
+        return "/".join(self.key)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the variable."""
+        return tuple(self.values.shape)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is data, and not non-tensor data, which becomes a coordinate."""
+        return isinstance(self.child, torch.Tensor)
+
+
+def read_leaf(key: Key, child: torch.Tensor | NonTensor, batch_axes: int) -> Leaf:
+    """Read the values of one entry of a tensordict with so many batch dims.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For tensors that no array can hold (sparse, nested, quantized, on the meta device).
+    """
+    if isinstance(child, torch.Tensor):
+        values, torch_dtype = numpy_from_tensor(child, name="/".join(key))
+        encoding: dict[str, Any] = {} if torch_dtype is None else {"torch_dtype": torch_dtype}
+        return Leaf(key, values, 0 if isinstance(child, UnbatchedTensor) else batch_axes, encoding, child)
+    if not child.stacked:
+        return Leaf(key, one_value(child.value), 0, {NON_TENSOR: True}, child)
+    values = rows(flatten(child.value, len(child.batch_size)), child.batch_size)
+    encoding = {} if values.dtype.kind in "OSU" else {NON_TENSOR: True}
+    return Leaf(key, values, min(batch_axes, values.ndim), encoding, child)

@@ -275,7 +275,7 @@ def test_a_full_disk_is_told_before_an_append_changes_a_byte(path: Path, monkeyp
     rows(0).td.to_h5(path)
     before = path.read_bytes()
 
-    def full(self: Hdf5Output, size: int, *, reserve: bool = False) -> None:
+    def full(self: Hdf5Output, size: int) -> None:
         if size:
             raise OSError(28, "No space left on device", str(path))
 

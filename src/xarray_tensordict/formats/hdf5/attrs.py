@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, MARKER_ATTRS
+from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, MARKER_ATTRS, dims_from_attribute
 from ...core.model import Key, LeftOut
 from ...core.objects import jsonable
 
@@ -76,6 +77,18 @@ def marker(obj: Any, name: str) -> Any:
     return None if isinstance(value, h5py.Empty) else value
 
 
+def append_mark(root: Any) -> dict[str, Any] | None:
+    """What an append that has not finished has noted in the root group of a file; None where there is nothing.
+
+    Its members are ``group`` and ``dim``, and in ``before`` the shapes that datasets had, by path.
+    """
+    try:
+        mark = json.loads(marker(root, INCOMPLETE_ATTR) or "null")
+        return {"group": str(mark["group"]), "dim": mark["dim"], "before": dict(mark["before"])}
+    except (TypeError, ValueError, KeyError):  # none, or of another program
+        return None
+
+
 def reference_kind(dtype: np.dtype[Any]) -> str | None:
     """What kind of HDF5 references `dtype` holds, at whatever depth, None if it holds none."""
     found = h5py.check_ref_dtype(dtype)
@@ -86,11 +99,8 @@ def reference_kind(dtype: np.dtype[Any]) -> str | None:
         return reference_kind(base)
     if dtype.subdtype is not None:
         return reference_kind(dtype.subdtype[0])
-    for field in (dtype.fields or {}).values():
-        inner = reference_kind(field[0])
-        if inner is not None:
-            return inner
-    return None
+    inner = (reference_kind(dtype[name]) for name in dtype.names or ())
+    return next((kind for kind in inner if kind is not None), None)
 
 
 def decode_text(value: bytes | str) -> str:
@@ -134,20 +144,39 @@ def _decode_strings(value: Any, length: int | None) -> Any:
 # -- written ------------------------------------------------------------------------------------------------------------
 
 
-def write_attrs(obj: Any, attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> None:
-    """Write attributes, and in the record those that HDF5 would give back changed (``[1]`` as ``1``, None, dicts)."""
-    record = dict(record)
+def stored_attrs(
+    attrs: Mapping[Any, Any], record: Mapping[str, Any], owner: str, *, netcdf: bool = False
+) -> dict[str, Any]:
+    """Attributes as h5py or netCDF take them; the record holds those that would come back changed (``[1]`` as ``1``).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what neither HDF5 nor JSON holds; `owner` is how messages call what has them.
+    """
+    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for name, value in attrs.items():
-        fits = stored_attribute(value)
-        if fits is not None:
-            obj.attrs[str(name)] = fits
-        else:
-            record.setdefault("attrs", {})[str(name)] = jsonable(value)
-    if record:
-        obj.attrs[ARRAY_ATTR] = json.dumps(record)
+        if not str(name):
+            raise ValueError(f"{owner} has an attribute whose name is empty, which HDF5 cannot hold; rename it")
+        fits = _stored_attribute(value)
+        changed = fits is None or (netcdf and isinstance(value, bool | np.bool_))
+        if changed:
+            try:
+                kept[str(name)] = json.loads(json.dumps(jsonable(value)))
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); "
+                    f"convert it to a number, a string or a list"
+                ) from error
+        if not changed or (netcdf and _is_netcdf(value)):
+            found[str(name)] = value if netcdf else fits
+    if record or kept:
+        found[ARRAY_ATTR] = json.dumps({**record, "attrs": kept} if kept else record)
+    return found
 
 
-def stored_attribute(value: Any) -> Any:
+def _stored_attribute(value: Any) -> Any:
     """An attribute as h5py takes it, None where HDF5 does not give it back as it was."""
     if isinstance(value, str):
         return None if not value or "\0" in value else value
@@ -164,21 +193,6 @@ def stored_attribute(value: Any) -> Any:
     return None
 
 
-def netcdf_attrs(attrs: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that netCDF holds, and the record, with those that it gives back changed or does not hold at all."""
-    plain: dict[str, Any] = {}
-    record = dict(record)
-    for name, value in attrs.items():
-        changed = stored_attribute(value) is None or isinstance(value, bool | np.bool_)
-        if changed:
-            record.setdefault("attrs", {})[str(name)] = jsonable(value)
-        if not changed or _is_netcdf(value):
-            plain[str(name)] = value
-    if record:
-        plain[ARRAY_ATTR] = json.dumps(record)
-    return plain
-
-
 def _is_netcdf(value: Any) -> bool:
     """Whether netCDF holds an attribute: numbers, a text, or a list of texts without a number among them."""
     if not isinstance(value, str | list | np.ndarray):
@@ -191,20 +205,16 @@ def _is_netcdf(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A dimension scale: the netCDF-4 dimension `name`."""
-
-    name: str
-    size: int
-    unlimited: bool
-
-
-@dataclass(frozen=True)
 class Axis:
-    """What is recorded for one axis of a dataset."""
+    """What is recorded for one axis of a dataset: its name, and of a dimension scale (a netCDF-4 dimension) the size."""
 
     name: str | None = None
-    scale: Scale | None = None
+    size: int | None = None
+    unlimited: bool = False
+
+    @property
+    def is_scale(self) -> bool:
+        return self.size is not None
 
 
 def identity(obj: Any) -> tuple[Any, ...]:
@@ -225,13 +235,26 @@ def _has(dataset: Any, name: bytes) -> bool:
 
 def is_placeholder(dataset: Any) -> bool:
     """Whether `dataset` stands for a netCDF dimension without a coordinate variable."""
-    if not _has(dataset, b"NAME"):
-        return False
-    try:
-        name = dataset.attrs["NAME"]
-    except Exception:  # the attribute is of another kind, so netCDF did not write it
-        return False
-    return PLACEHOLDER in (name.decode("ascii", "replace") if isinstance(name, bytes) else str(name))
+    return PLACEHOLDER in str(marker(dataset, "NAME"))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a group shares with those below it.
+
+    Attributes
+    ----------
+    scales
+        Its dimension scales.
+    numbers
+        Those with a netCDF-4 number, by it.
+    types
+        Enum types with a name, as pairs of name and encoded HDF5 type.
+    """
+
+    scales: list[Axis] = field(default_factory=list)
+    numbers: dict[int, Axis] = field(default_factory=dict)
+    types: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class ScaleTable:
@@ -243,15 +266,16 @@ class ScaleTable:
 
     def __init__(self) -> None:
         self._names: dict[tuple[Any, ...], str] = {}
-        self._scales: dict[tuple[Any, ...], Scale] = {}
+        self._axes: dict[tuple[Any, ...], Axis] = {}
+        self._shared: dict[tuple[Any, ...], Shared] = {}
 
-    def add(self, dataset: Any, name: str) -> Scale:
+    def add(self, dataset: Any, name: str) -> Axis:
         """Register the scale `dataset`, listed as `name`."""
         found = identity(dataset)
         self._names.setdefault(found, name)
-        return self._scale(dataset.id, found)
+        return self._axis(dataset.id, found)
 
-    def by_reference(self, dataset: Any, reference: Any) -> Scale | None:
+    def by_reference(self, dataset: Any, reference: Any) -> Axis | None:
         """The scale that `reference`, a member of the DIMENSION_LIST of `dataset`, points to; None if to nothing."""
         try:
             target = h5py.h5r.dereference(reference, dataset.id)
@@ -263,24 +287,55 @@ class ScaleTable:
                 if not path:
                     return None
                 self._names[found] = path.decode("utf-8", "surrogateescape").rsplit("/", 1)[-1]
-            return self._scale(target, found)
+            return self._axis(target, found)
         except (ValueError, OSError, RuntimeError, KeyError):
             return None
 
+    def shared(self, group: Any, members: Mapping[str, Any] | None = None) -> Shared:
+        """What a group shares, looked up once; `members` are its own where they are open already."""
+        key = identity(group)
+        if members is not None or key not in self._shared:
+            self._shared[key] = self._share(_opened(group) if members is None else members)
+        return self._shared[key]
+
+    def _share(self, members: Mapping[str, Any]) -> Shared:
+        found = Shared()
+        for name, member in members.items():
+            try:
+                if isinstance(member, h5py.Datatype) and h5py.check_enum_dtype(member.dtype) is not None:
+                    found.types.append((name, member.id.encode()))
+                elif isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
+                    found.scales.append(self.add(member, name))
+                    number = marker(member, "_Netcdf4Dimid")
+                    if number is not None:
+                        found.numbers[int(np.ravel(number)[0])] = found.scales[-1]
+            except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
+                continue
+        return found
+
     def forget_sizes(self) -> None:
         """Look sizes up again: the file can be written to."""
-        self._scales.clear()
+        self._axes.clear()
+        self._shared.clear()
 
-    def _scale(self, target: Any, found: tuple[Any, ...]) -> Scale:
-        if found not in self._scales:
+    def _axis(self, target: Any, found: tuple[Any, ...]) -> Axis:
+        if found not in self._axes:
             space = target.get_space()
             shape = space.get_simple_extent_dims()
             unlimited = bool(shape) and space.get_simple_extent_dims(True)[0] == h5py.h5s.UNLIMITED
             size = shape[0] if shape else 0
             if unlimited:
                 size = max(size, _largest_use(target))
-            self._scales[found] = Scale(self._names[found], size, unlimited)
-        return self._scales[found]
+            self._axes[found] = Axis(self._names[found], size, unlimited)
+        return self._axes[found]
+
+
+def _opened(group: Any) -> dict[str, Any]:
+    found = {}
+    for name in group:
+        with suppress(Exception):  # h5py raises nearly anything for a link that leads nowhere
+            found[name] = group[name]
+    return found
 
 
 def _largest_use(scale: Any) -> int:
@@ -297,60 +352,43 @@ def _largest_use(scale: Any) -> int:
     return size
 
 
-def recorded_axes(
-    dataset: Any, name: str, table: ScaleTable, dimension_ids: Callable[[], Mapping[int, Scale]]
-) -> tuple[Axis, ...]:
+def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[Any]) -> tuple[Axis, ...]:
     """What is recorded for each axis of `dataset`, listed as `name`.
 
     Parameters
     ----------
     table
         The scales of the file.
-    dimension_ids
-        Gives the dimensions that the group of `dataset` knows by their netCDF-4 number.
+    chain
+        The groups that enclose the dataset, the root of the file first.
     """
     ndim = len(dataset.shape)
     if not ndim:
         return ()
     axes = [Axis()] * ndim
-    scale = table.add(dataset, name) if is_scale(dataset) else None
-    if scale is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
-        known = dimension_ids()
-        numbers = dataset.attrs["_Netcdf4Coordinates"]
-        if len(numbers) == ndim and all(int(number) in known for number in numbers):
-            return tuple(Axis(known[int(number)].name, known[int(number)]) for number in numbers)
+    own = table.add(dataset, name) if is_scale(dataset) else None
+    if own is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
+        known = {number: axis for group in chain for number, axis in table.shared(group).numbers.items()}
+        numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
+        if len(numbers) == ndim and all(number in known for number in numbers):
+            return tuple(known[number] for number in numbers)
     if _has(dataset, b"DIMENSION_LIST"):
         axes = [_attached(dataset, references, table) for references in dataset.attrs["DIMENSION_LIST"]]
         axes = (axes + [Axis()] * ndim)[:ndim]
-    elif scale is not None:
-        axes[0] = Axis(scale.name, scale)
+    elif own is not None:
+        axes[0] = own
     if all(axis.name is not None for axis in axes):
         return tuple(axes)
-    names = _other_names(dataset, ndim)
-    return tuple(Axis(other) if axis.name is None else axis for axis, other in zip(axes, names, strict=True))
+    others = dims_from_attribute({"DimensionNames": marker(dataset, "DimensionNames")}, ndim) or (None,) * ndim
+    labels = _labels(dataset) or ("",) * ndim
+    names = zip(axes, labels, others, strict=True)
+    return tuple(Axis(label or other) if axis.name is None else axis for axis, label, other in names)
 
 
 def _attached(dataset: Any, references: Any, table: ScaleTable) -> Axis:
     """The scale of one axis. Of several the last, as netCDF-C and h5netcdf do."""
-    for reference in reversed(list(references)):
-        scale = table.by_reference(dataset, reference)
-        if scale is not None:
-            return Axis(scale.name, scale)
-    return Axis()
-
-
-def _other_names(dataset: Any, ndim: int) -> tuple[str | None, ...]:
-    """Names from HDF5 dimension labels, or from an attribute ``DimensionNames`` ("nscan,nray", as in GPM files)."""
-    names: list[str | None] = [None] * ndim
-    if _has(dataset, b"DIMENSION_LABELS"):
-        names = [label or None for label in _labels(dataset) or names]
-    if _has(dataset, b"DimensionNames"):
-        value = dataset.attrs["DimensionNames"]
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else []
-        if len(parts) == ndim:
-            names = [name or part or None for name, part in zip(names, parts, strict=True)]
-    return tuple(names)
+    found = (table.by_reference(dataset, reference) for reference in reversed(list(references)))
+    return next((axis for axis in found if axis is not None), Axis())
 
 
 def _labels(dataset: Any) -> list[str] | None:
@@ -367,12 +405,6 @@ def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
     if not isinstance(lists, np.ndarray) or lists.shape != (dataset.ndim,) or not isinstance(lists[axis], np.ndarray):
         return []
     return [dataset.file[reference] for reference in lists[axis] if reference]
-
-
-def is_named(dataset: Any, axis: int) -> bool:
-    """Whether an axis has a label or a dimension scale."""
-    labels = _labels(dataset) if _has(dataset, b"DIMENSION_LABELS") else None
-    return bool(labels and labels[axis]) or bool(attached_scales(dataset, axis))
 
 
 def write_label(dataset: Any, axis: int, name: str) -> None:

@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,26 +26,17 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
+from ..base import what_starts_with
 from ..fingerprint import Identity, RemovedError, identity_of, replaced
 from ..raw.files import CAN_READ_AT
+from .format import has_signature
 
 try:
     import fcntl
 except ImportError:  # Windows, where HDF5 alone locks files
     fcntl = None  # type: ignore[assignment]
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_LOCAL_DRIVERS = (None, "sec2", "stdio", "core", "direct")
-_OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
-    (b"CDF\x01", "a netCDF-3 file", 'open it with engine="scipy" or engine="netcdf4"'),
-    (b"CDF\x02", "a netCDF-3 file (64-bit offset)", 'open it with engine="scipy" or engine="netcdf4"'),
-    (b"CDF\x05", "a netCDF-3 file (64-bit data)", 'open it with engine="netcdf4"'),
-    (b"GRIB", "a GRIB file", 'open it with engine="cfgrib"'),
-    (b"\x0e\x03\x13\x01", "an HDF4 file", "convert it to HDF5 (h4toh5)"),
-    (b"PK\x03\x04", "a zip archive", "give a zarr store a name that ends in .zarr.zip, or unpack it"),
-    (b"\x1f\x8b", "a gzip file", "unpack it"),
-    (b"\x93NUMPY", "a numpy file", "read it with numpy.load"),
-)
+_LOCAL_DRIVERS = ("sec2", "stdio", "core", "direct")
 _FORK_WAITS = 10
 """How many seconds a fork waits for a thread that uses HDF5, before it goes on all the same."""
 
@@ -91,25 +82,22 @@ class OpenFile:
         What the file manager has opened.
     writable
         Whether this process can write to it.
-    as_opened
-        Whether it is the file that was opened first, as it was then.
     identity
         What tells it from others; None where it is no file that others can read.
+    as_opened
+        Whether it is the file that was opened first, as it was then.
     descriptor, size
         What HDF5 reads it by, where others can use that, and how large it was when it was opened.
-    places
-        Where the bytes of datasets begin, and by which descriptor they are read.
     fitting
         The datasets that were compared with what they were.
     """
 
     handle: Any = None
     writable: bool = False
-    as_opened: bool = False
     identity: Identity | None = None
+    as_opened: bool = False
     descriptor: int | None = None
     size: int = 0
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
     fitting: set[str] = field(default_factory=set)
 
 
@@ -129,8 +117,6 @@ class Hdf5Source:
         The path by which another process can open the file, None if there is none.
     base
         The path of the group in the file at `path`.
-    kwargs
-        The arguments of ``h5py.File`` that it was opened with.
 
     Attributes
     ----------
@@ -138,19 +124,11 @@ class Hdf5Source:
         What is known of the file that is open; for use inside of `locked`.
     """
 
-    def __init__(
-        self,
-        manager: FileManager[Any],
-        description: str,
-        path: str | None = None,
-        base: str = "/",
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, manager: FileManager[Any], description: str, path: str | None = None, base: str = "/") -> None:
         self._manager: Any = manager
         self.description = description
         self._path = path
         self._base = base
-        self._kwargs = dict(kwargs or {})
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
         self._identity: Identity | None = None
@@ -168,30 +146,25 @@ class Hdf5Source:
         with _lock:
             if self._pid != os.getpid():
                 self._reopen_after_fork()
-            entered = False
             try:
-                with self._manager.acquire_context(needs_lock=False) as opened:
-                    if not opened:
-                        raise ValueError(
-                            f"{self.description} was closed by its owner: open it again, or open it by its path"
-                        )
-                    if self.state.handle is not opened:
-                        self.state = self._looked_at(opened)
-                    # the caller's own is the group itself
-                    base = opened[self._base] if isinstance(opened, h5py.File) and self._base != "/" else opened
-                    entered = True
-                    yield base
-            except (OSError, KeyError) as error:
-                if entered:
-                    raise
-                raise self._not_opened(error) from error
-
-    def _not_opened(self, error: OSError | KeyError) -> OSError:
-        if isinstance(error, KeyError):
-            return replaced(self.description, f"the group {self._base!r}", "none")
-        if isinstance(error, FileNotFoundError):
-            return RemovedError(f"{self.description}: there is no such file any more; open it where it is now")
-        return _cannot_open(repr(self.description), error)
+                opened = self._manager.acquire(needs_lock=False)
+                if not opened:
+                    raise ValueError(
+                        f"{self.description} was closed by its owner: open it again, or open it by its path"
+                    )
+                if self.state.handle is not opened:
+                    self.state = self._looked_at(opened)
+                # the caller's own is the group itself
+                base = opened[self._base] if isinstance(opened, h5py.File) and self._base != "/" else opened
+            except KeyError as error:
+                raise replaced(self.description, f"the group {self._base!r}", "none") from error
+            except FileNotFoundError as error:
+                raise RemovedError(
+                    f"{self.description}: there is no such file any more; open it where it is now"
+                ) from error
+            except OSError as error:
+                raise _cannot_open(repr(self.description), error) from error
+            yield base
 
     def _looked_at(self, opened: Any) -> OpenFile:
         """A file that is opened anew, by this source or by its owner, begins with nothing."""
@@ -233,13 +206,15 @@ class Hdf5Source:
         if self._path is not None and not isinstance(self._manager, DummyFileManager):
             # the parent's handle is kept, not closed: closing it here would release the parent's lock on the file
             self._inherited = self._manager
-            self._manager = _caching_manager(self._path, self._kwargs)
+            self._manager = CachingFileManager(h5py.File, self._path, mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_inherited": None, "state": OpenFile()}
         del state["_pid"]
-        if not isinstance(self._manager, CachingFileManager) and self._path is not None:
-            state["_manager"] = None
+        if isinstance(self._manager, CachingFileManager):
+            return state
+        if self._path is not None:
+            state["_manager"] = CachingFileManager(h5py.File, self._path, mode="r")
         elif isinstance(self._manager, DummyFileManager):
             raise TypeError(
                 f"an array of {self.description} cannot be pickled: the file is in memory or behind a file object, and "
@@ -250,70 +225,58 @@ class Hdf5Source:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._pid = os.getpid()
-        if self._manager is None:
-            self._manager = _caching_manager(str(self._path), self._kwargs)
         _sources.add(self)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
-def open_source(source: Any, driver_kwds: Mapping[str, Any] | None = None) -> Hdf5Source:
-    """Open what the user gave: a path, bytes, a binary file object, or an open h5py file or group.
+def open_source(source: Any) -> Hdf5Source:
+    """Open what a user gave as an HDF5 file; what it was, is said where it is none.
 
-    Raises
-    ------
-    FileNotFoundError, IsADirectoryError, OSError
-        If the file is not there, or cannot be opened.
-    ValueError
-        If it is no HDF5 file; the message says what it is, and which engine opens it.
-    TypeError
-        If `source` is none of these.
+    Parameters
+    ----------
+    source
+        A path, the bytes of a file, a binary file object, or an open ``h5py.File`` or ``h5py.Group``.
     """
-    kwargs = dict(driver_kwds or {})
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source).removeprefix("file://")
-        if "://" in path and "driver" not in kwargs:
+        if "://" in path:
             raise ValueError(
-                f"{path!r} is a URL, and h5py opens local files: pass an open file in its place, "
+                f"{path!r} is a URL, and HDF5 files are opened by local paths: give an open file in its place, "
                 f'for example fsspec.open({path!r}, "rb").open()'
             )
-        return _open_path(path if "://" in path else os.path.abspath(os.path.expanduser(path)), kwargs)
+        return _open_path(os.path.abspath(os.path.expanduser(path)))
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _open_file_object(io.BytesIO(bytes(source)), f"<{len(source)} bytes>", kwargs)
+        return _open_file_object(io.BytesIO(bytes(source)), f"<{len(source)} bytes>")
     if isinstance(source, h5py.Group):
         return _borrow(source)
     if callable(getattr(source, "read", None)) and callable(getattr(source, "seek", None)):
-        return _open_file_object(source, repr(source), kwargs)
+        return _open_file_object(source, repr(source))
     raise TypeError(
         f"an HDF5 store is a path, bytes, a binary file object, or an open h5py.File or h5py.Group, "
         f"not {type(source).__module__}.{type(source).__qualname__}"
     )
 
 
-def _caching_manager(path: str, kwargs: Mapping[str, Any]) -> FileManager[Any]:
-    return CachingFileManager(h5py.File, path, mode="r", kwargs=dict(kwargs))
+def _open_path(path: str) -> Hdf5Source:
+    with open(path, "rb") as file:
+        _check_signature(file, path)
+    return Hdf5Source(CachingFileManager(h5py.File, path, mode="r"), path, path)
 
 
-def _open_path(path: str, kwargs: dict[str, Any]) -> Hdf5Source:
-    if kwargs.get("driver") in _LOCAL_DRIVERS:
-        if os.path.isdir(path):
-            raise IsADirectoryError(f"{path!r} is a directory, not an HDF5 file")
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"there is no file {path!r}")
-        with open(path, "rb") as file:
-            _check_signature(file, repr(path))
-    return Hdf5Source(_caching_manager(path, kwargs), path, path, kwargs=kwargs)
-
-
-def _open_file_object(file: BinaryIO, description: str, kwargs: dict[str, Any]) -> Hdf5Source:
-    _check_signature(file, description)
+def _open_file_object(file: BinaryIO, description: str) -> Hdf5Source:
+    position = file.tell()
+    try:
+        _check_signature(file, description)
+    finally:
+        file.seek(position)
     try:
         with _lock:
-            manager = PickleableFileManager(h5py.File, file, mode="r", kwargs=kwargs)
+            manager = PickleableFileManager(h5py.File, file, mode="r")
     except OSError as err:
         raise _cannot_open(description, err) from err
-    return Hdf5Source(manager, description, _path_of(file), kwargs=kwargs)
+    return Hdf5Source(manager, description, _path_of(file))
 
 
 def _borrow(group: Any) -> Hdf5Source:
@@ -340,31 +303,12 @@ def _path_of(file: Any) -> str | None:
 
 
 def _check_signature(file: Any, name: str) -> None:
-    """Raise a ValueError that says what `file` is, unless it is HDF5. The position is kept."""
-    position = file.tell()
-    try:
-        file.seek(0)
-        found = file.read(len(_SIGNATURE))
-        if isinstance(found, str):
-            raise TypeError(f"{name} is open as text: open it in binary mode ('rb')")
-        head, offset = found, 512
-        while found != _SIGNATURE:  # behind a user block of 512, 1024, 2048, ... bytes
-            file.seek(offset)
-            found = file.read(len(_SIGNATURE))
-            if len(found) < len(_SIGNATURE):
-                raise ValueError(_not_hdf5(head, name))
-            offset *= 2
-    finally:
-        file.seek(position)
-
-
-def _not_hdf5(head: bytes, name: str) -> str:
-    if not head:
-        return f"{name} is empty, not an HDF5 file"
-    for magic, what, advice in _OTHER_FORMATS:
-        if head.startswith(magic):
-            return f"{name} is {what}, not an HDF5 file: {advice}; ds.td works on a Dataset from any engine"
-    return f"{name} is not an HDF5 file: it starts with {head!r}, and an HDF5 file with {_SIGNATURE!r}"
+    file.seek(0)
+    head = file.read(10)
+    if isinstance(head, str):
+        raise TypeError(f"{name} is open as text: open it in binary mode ('rb')")
+    if not has_signature(file):
+        raise ValueError(f"{name}: expected an HDF5 file, found {what_starts_with(head)}")
 
 
 def _cannot_open(name: str, err: OSError) -> OSError:
@@ -372,7 +316,7 @@ def _cannot_open(name: str, err: OSError) -> OSError:
     if "truncated" in str(err):
         advice = ". The file is not complete: copy or download it again"
     elif "lock" in str(err):
-        advice = '. Close it where it is open for writing, or pass driver_kwds={"locking": False}'
+        advice = ". Close it where it is open for writing, or start Python with HDF5_USE_FILE_LOCKING=FALSE"
     elif "consistency flags" in str(err):
         advice = f". A writer was killed: run h5clear -s {name}, or copy the file from a backup"
     return OSError(f"{name} cannot be opened as an HDF5 file: {err}{advice}")
@@ -381,7 +325,8 @@ def _cannot_open(name: str, err: OSError) -> OSError:
 # -- who may write -----------------------------------------------------------------------------------------------------
 
 
-def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
+@contextmanager
+def open_for_changes(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     """Open a file that is there for reading and writing, as its only writer.
 
     What this package has open of it for reading is closed, and opened again where it is read.
@@ -398,68 +343,62 @@ def open_for_changes(path: str | os.PathLike[str]) -> h5py.File:
     text = os.path.abspath(os.fsdecode(path).removeprefix("file://"))
     with _lock:
         _release_readers(text)
-        if is_open_for_writing(text):
-            raise ValueError(_open_for_writing(text))
+        _check_own(text)
         try:
             file = h5py.File(text, "r+")
         except OSError as error:
             raise _not_changed(text, error) from error
+    try:
         with suppress(NotImplementedError, ValueError, FileNotFoundError):
             if not os.path.samestat(os.fstat(int(file.id.get_vfd_handle())), os.stat(text)):
-                file.close()
                 raise BlockingIOError(f"{text}: another writer has just replaced the file; try again")
-        return file
+        yield file
+    finally:
+        file.close()
+        with _lock:  # those that were opened meanwhile would keep the file open for writing
+            _release_readers(text)
 
 
-def _not_changed(text: str, error: OSError) -> Exception:
+def _not_changed(path: str, error: OSError) -> Exception:
     if "already open for read-only" in str(error):
         return ValueError(
-            f"{text}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
+            f"{path}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
             f"closed: file.close(), and ds.close() of each Dataset that another engine has opened from it"
         )
     if error.errno in {errno.EAGAIN, errno.EACCES} and "lock" in str(error):
-        return BlockingIOError(_locked(text))
-    return _cannot_open(repr(text), error)
+        return _locked(path)
+    return _cannot_open(repr(path), error)
 
 
-def _open_for_writing(path: str | os.PathLike[str]) -> str:
-    return (
-        f"{path}: this process has the file open for writing, and what is written there would be lost or mixed; close it "
-        f"first (file.close(), ptd.close()), or try again when the other thread is done"
-    )
-
-
-def _locked(path: str | os.PathLike[str]) -> str:
-    return (
+def _locked(path: str | os.PathLike[str]) -> BlockingIOError:
+    return BlockingIOError(
         f"{path}: the file is open elsewhere, and HDF5 allows one writer and no readers beside it. Nothing was written; try "
         f"again when it is closed there (ds.close())"
     )
 
 
-def release_readers(path: str | os.PathLike[str]) -> None:
-    """Close what this package has open of a file for reading; lazy arrays open it again when they are read."""
-    with _lock:
-        _release_readers(path)
-
-
 def _release_readers(path: str | os.PathLike[str]) -> None:
+    """Close what this package has open of a file for reading; lazy arrays open it again when they are read."""
     for source in list(_sources):
         source.release(path)
 
 
-def is_open_for_writing(path: str | os.PathLike[str]) -> bool:
-    """Whether this process holds the file open for writing."""
+def _check_own(path: str | os.PathLike[str]) -> None:
+    """Raise where this process holds the file open for writing."""
     for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
+        writes = False
         with suppress(OSError, ValueError, RuntimeError):  # one of both is not there, or has just been closed
-            if os.path.samefile(os.fsdecode(file.name), path) and file.get_intent() & h5py.h5f.ACC_RDWR:
-                return True
-    return False
+            writes = os.path.samefile(os.fsdecode(file.name), path) and file.get_intent() & h5py.h5f.ACC_RDWR
+        if writes:
+            raise ValueError(
+                f"{path}: this process has the file open for writing, and what is written there would be lost or mixed; close "
+                f"it first (file.close(), ptd.close()), or try again when the other thread is done"
+            )
 
 
 def check_not_written(path: Path) -> None:
     """Raise where another thread or process is writing to the file."""
-    if is_open_for_writing(path):
-        raise ValueError(_open_for_writing(path))
+    _check_own(path)
     with lock_out_writers(path):
         pass
 
@@ -479,7 +418,7 @@ def lock_out_writers(path: Path) -> Iterator[None]:
             try:
                 _flock(stack, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise BlockingIOError(_locked(path)) from error
+                raise _locked(path) from error
         yield
 
 

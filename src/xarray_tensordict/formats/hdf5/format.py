@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from ..base import Annotations, Format, StoreOptions
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from ...core.model import Store
 
-_MAGIC = b"\x89HDF\r\n\x1a\n"
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class Hdf5Format(Format):
@@ -28,7 +29,10 @@ class Hdf5Format(Format):
 
     def claims(self, source: Any) -> bool:
         if isinstance(source, str):
-            return os.path.isfile(source) and has_signature(source)
+            if not os.path.isfile(source):
+                return False
+            with open(source, "rb") as file:
+                return has_signature(file)
         is_data = isinstance(source, (bytes, memoryview, io.IOBase)) or hasattr(source, "read")
         return is_data or type(source).__module__.partition(".")[0] == "h5py"
 
@@ -49,7 +53,8 @@ class Hdf5Format(Format):
 
         is_path = isinstance(source, str)
         if is_path and mode == "r+":
-            open_for_changes(source).close()  # says what is in the way, which tensordict does not
+            with open_for_changes(source):  # says what is in the way, which tensordict does not
+                pass
         if not group:
             given = {"filename": source} if is_path else {"group": source}
             return open_bare(backend="h5", mode=mode, **given, **options)
@@ -62,20 +67,11 @@ class Hdf5Format(Format):
         return td
 
     def check_replaceable(self, path: str) -> None:
-        if os.path.isdir(path):
-            raise ValueError(f"{path}: expected the path of a file, found a folder; choose another path")
-        with open(path, "rb") as file:
-            start = file.read(8)
-        if start and start != _MAGIC:
-            raise ValueError(
-                f"{path}: mode='w' would replace this file, which is no HDF5 file (it starts with {start!r}); delete it first"
-            )
-        from .file import is_open_for_writing
+        from .file import check_not_written
+        from .write import check_target
 
-        if is_open_for_writing(path):
-            raise ValueError(
-                f"{path}: this process has the file open for writing; close it first (file.close(), ptd.close())"
-            )
+        check_target(Path(path), "w")
+        check_not_written(Path(path))
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
         from .annotate import annotate_hdf5
@@ -86,14 +82,12 @@ class Hdf5Format(Format):
         ds.td.to_h5(target, layout=layout, chunks=chunks, **options)
 
 
-def has_signature(path: str) -> bool:
+def has_signature(file: BinaryIO) -> bool:
     """HDF5 looks for its signature at 0, 512, 1024 and every doubling after (HDF5 format specification, II.A)."""
-    size = os.path.getsize(path)
     offset = 0
-    with open(path, "rb") as file:
-        while offset < size:
-            file.seek(offset)
-            if file.read(8) == _MAGIC:
-                return True
-            offset = offset * 2 or 512
-    return False
+    while True:
+        file.seek(offset)
+        found = file.read(len(_SIGNATURE))
+        if found == _SIGNATURE or len(found) < len(_SIGNATURE):
+            return found == _SIGNATURE
+        offset = offset * 2 or 512

@@ -23,14 +23,17 @@ from dask.callbacks import Callback
 from dask.delayed import delayed
 
 from ..._compat.xarray import read
-from ...writing.disk_blocks import FULL, allocate
-from ...writing.replacing import replaced
+from ...writing.replacing import FULL, allocate, replaced
 from ...writing.running import distributed_client, own_callbacks, progress_bar
 from ..fingerprint import identity_of
 from .file import lock_out_writers, open_for_changes
 
 Region = tuple[slice, ...]
 
+ONE_WRITER = (
+    "an HDF5 file has one writer, the client of a dask cluster, and this would run on a worker: call ds.td.to_h5 in the "
+    "client with compute=True, or write with ds.td.to_zarr, which writes from all workers"
+)
 _SPARE = 2**16
 """Room for the metadata that HDF5 makes while it flushes."""
 _HELD = 2**26
@@ -59,33 +62,12 @@ class Hdf5Output:
         self._allocated = self._held = 0
         self._flushed = self._size if os.name == "posix" else 0
 
-    def put(self, dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> None:
-        """Write values to a region of a dataset, as its elements are."""
-        self.room_for(dataset, region, values)
-        row = h5py.check_vlen_dtype(dataset.dtype)
-        if isinstance(row, np.dtype):
-            # h5py takes rows of one length for an array with one more axis
-            rows: np.ndarray[Any, Any] = np.empty(values.shape, dataset.dtype)
-            rows.ravel()[:] = [np.asarray(item, row) for item in values.flat]
-            dataset.write_direct(rows, dest_sel=region)
-            return
-        if h5py.check_opaque_dtype(dataset.dtype):
-            values = values.astype(np.dtype(dataset.dtype.str)).astype(dataset.dtype)
-        elif values.dtype.kind in "UT" and dataset.dtype.kind == "O":
-            values = values.astype(object)
-        dataset[region] = values
-
     def room_for(self, dataset: h5py.Dataset, region: Region, values: np.ndarray[Any, Any]) -> None:
-        """Take room for values from the disk; see `room`."""
+        """Take room for values that are going to be written to a region; see `room`."""
         self.room(_bytes_of(dataset, region, values))
 
-    def room(self, size: int, *, reserve: bool = False) -> None:
-        """Take room for so many bytes from the disk.
-
-        Parameters
-        ----------
-        reserve
-            HDF5 will be given them later, and asks for room again.
+    def room(self, size: int) -> None:
+        """Take room from the disk for so many bytes that HDF5 is given before it is flushed the next time.
 
         Raises
         ------
@@ -98,7 +80,7 @@ class Hdf5Output:
             self._flush()
         stop = max(self._size, self._flushed + self._held) + size + _SPARE
         allocate(self._number, max(self._allocated, self._size), stop, self._name)
-        self._allocated, self._held = max(self._allocated, stop), self._held + (0 if reserve else size)
+        self._allocated, self._held = max(self._allocated, stop), self._held + size
 
     def flush(self) -> None:
         """Write what HDF5 holds back."""
@@ -170,7 +152,20 @@ class Part:
         return tuple(slice(part.start + start, part.stop + start) for part, start in moved)
 
     def __setitem__(self, region: Region, block: np.ndarray[Any, Any]) -> None:
-        self._output.put(self._dataset, self._moved(region), block)
+        dataset, where, values = self._dataset, self._moved(region), block
+        self._output.room_for(dataset, where, values)
+        row = h5py.check_vlen_dtype(dataset.dtype)
+        if isinstance(row, np.dtype):
+            # h5py takes rows of one length for an array with one more axis
+            rows: np.ndarray[Any, Any] = np.empty(values.shape, dataset.dtype)
+            rows.ravel()[:] = [np.asarray(item, row) for item in values.flat]
+            dataset.write_direct(rows, dest_sel=where)
+            return
+        if h5py.check_opaque_dtype(dataset.dtype):
+            values = values.astype(np.dtype(dataset.dtype.str)).astype(dataset.dtype)
+        elif values.dtype.kind in "UT" and dataset.dtype.kind == "O":
+            values = values.astype(object)
+        dataset[where] = values
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -242,27 +237,15 @@ def changed_in_place(target: Path) -> Iterator[Hdf5Output]:
     ValueError, BlockingIOError
         Where this process or another one has it open.
     """
-    with _named(str(target)):
-        output = Hdf5Output(open_for_changes(target), str(target))
+    with _named(str(target)), open_for_changes(target) as file:
+        output = Hdf5Output(file, str(target))
         try:
-            config = output.file.id.get_mdc_config()
+            config = file.id.get_mdc_config()
             config.evictions_enabled = config.incr_mode = config.decr_mode = config.flash_incr_mode = 0
-            output.file.id.set_mdc_config(config)
+            file.id.set_mdc_config(config)
             yield output
         finally:
             output.close()
-
-
-def written_to(stream: Any, path: Path) -> None:
-    """Write the bytes of a file to a binary file object, also to one that takes them in parts."""
-    stream.seek(0)
-    stream.truncate()
-    with path.open("rb") as file:
-        while block := file.read(2**24):
-            rest = memoryview(block)
-            while len(rest):
-                taken = stream.write(rest)
-                rest = rest[len(rest) if taken is None else taken :]
 
 
 # -- blocks of dask ----------------------------------------------------------------------------------------------------
@@ -282,7 +265,7 @@ def store_blocks(sources: Sequence[Any], targets: Sequence[Any], *, progress: bo
     targets
         What takes ``target[region] = block``, one for each source.
     progress
-        Show a bar.
+        Show a bar; of a cluster the dashboard shows it.
     """
     places: dict[str, tuple[Any, Region]] = {}
     blocks: list[Any] = []
@@ -303,7 +286,7 @@ def store_blocks(sources: Sequence[Any], targets: Sequence[Any], *, progress: bo
 
     client = distributed_client()
     if client is not None:
-        _from_cluster(client, blocks, put, progress=progress)
+        _from_cluster(client, blocks, put)
     else:
         _from_local(list(places), blocks, put, progress=progress)
     if places:
@@ -345,58 +328,21 @@ def _from_local(names: list[str], blocks: list[Any], put: Callable[[str, Any], N
             put(name, block)
 
 
-def _from_cluster(client: Any, blocks: list[Any], put: Callable[[str, Any], None], *, progress: bool) -> None:
+def _from_cluster(client: Any, blocks: list[Any], put: Callable[[str, Any], None]) -> None:
     import distributed
 
-    refuse_workers(delayed=False)
+    worker_of: Any = distributed.get_worker
+    with suppress(ValueError):
+        worker_of()
+        raise NotImplementedError(ONE_WRITER)
     futures = client.compute(blocks)
-    count = len(futures)
     iterate: Any = distributed.as_completed
     done = iterate(futures)
     try:
         del futures
-        for future in _counted(done, count, shown=progress):
+        for future in done:
             put(future.key, future.result())
             future.release()
     except BaseException:
         client.cancel(list(done.futures))
         raise
-
-
-def _counted(done: Iterable[Any], count: int, *, shown: bool) -> Iterable[Any]:
-    """With a bar where tqdm is installed."""
-    if not shown:
-        return done
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return done
-    bar: Iterable[Any] = tqdm(done, total=count, desc="writing", unit="block")
-    return bar
-
-
-def refuse_workers(*, delayed: bool) -> None:
-    """Raise on a worker of a cluster, and where a ``Delayed`` would run on one: the client alone writes the file.
-
-    Raises
-    ------
-    NotImplementedError
-        With the way out.
-    """
-    if delayed:
-        if distributed_client() is None:
-            return
-        what = "compute=False: a Delayed runs on a worker of the cluster"
-    else:
-        import distributed
-
-        worker_of: Any = distributed.get_worker
-        try:
-            worker_of()
-        except ValueError:
-            return
-        what = "ds.td.to_h5 was called on a worker of a dask cluster"
-    raise NotImplementedError(
-        f"{what}, and an HDF5 file has one writer, the client: pass compute=True there, or write with ds.td.to_zarr, "
-        f"which writes from all workers"
-    )

@@ -21,28 +21,25 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import NetcdfWriter, past_cache
+from ..._compat.xarray import NetcdfWriter, data_of, past_cache
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
-from ...core.model import Key
-from ...core.objects import jsonable, to_json
+from ...core.model import Key, group_name
+from ...core.objects import to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
-from ...writing.additions import plan_added
-from ...writing.blockwise import read_now
-from ...writing.encodings import storage_chunks
-from ...writing.plan import GroupPlan, Source, WritePlan, plan_write, unbatched_object
-from ...writing.stored_form import Layout, Stored
-from ...writing.streaming import stream_source
+from ...writing.plan import GroupPlan, Source, WritePlan, plan_added, plan_write, stream_source, unbatched_object
+from ...writing.running import distributed_client
+from ...writing.stored_form import Layout, Stored, storage_chunks
+from ...writing.streaming import read_now
 from .append import append_rows, check_rows
-from .attrs import netcdf_attrs, stored_attribute, write_attrs
+from .attrs import stored_attrs
 from .file import check_not_written
-from .output import Hdf5Output, Part, opened_file, refuse_workers, store_blocks, text_size, written_beside, written_to
+from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, written_beside
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
-_NETCDF_WORDS = ("zlib", "complevel", "chunksizes", "contiguous", "dtype")
-_H5PY_WORDS = ("shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset", "chunks")
-_KNOWN = frozenset((*_NETCDF_WORDS, *_H5PY_WORDS))
+_H5PY_WORDS = ("dtype", "shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset")
+_KNOWN = frozenset(("zlib", "complevel", "chunksizes", "chunks", "contiguous", *_H5PY_WORDS))
 _KEPT = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
 """What a new dataset takes over from the one that a variable was read from."""
 
@@ -104,7 +101,7 @@ def create_file(
         write = partial(_into_object, _planned(source, layout, options), path, prefix, options)
         return _run(write, compute=compute)
     target = _target(path)
-    _check_target(target, mode)
+    check_target(target, mode)
     if append_dim is not None:
         if not compute:
             check_rows(source, target, prefix, append_dim)
@@ -130,7 +127,8 @@ def _run(write: Callable[[], None], *, compute: bool) -> Any:
     if compute:
         write()
         return None
-    refuse_workers(delayed=True)
+    if distributed_client() is not None:
+        raise NotImplementedError(ONE_WRITER)
     from dask.delayed import delayed
 
     return delayed(write, pure=False)()
@@ -147,7 +145,8 @@ def _target(path: Any) -> Path:
     return Path(os.path.abspath(os.path.expanduser(local)))
 
 
-def _check_target(target: Path, mode: str | None) -> None:
+def check_target(target: Path, mode: str | None) -> None:
+    """Raise where `mode` does not allow what is at a path: a folder, a file of another kind, any file."""
     if mode in {"w-", "x"} and target.exists():
         raise FileExistsError(
             f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
@@ -182,6 +181,7 @@ def _planned(
     if added_to is not None:
         with h5py.File(added_to, "r") as file:
             if not prefix or "/".join(prefix) in file:
+                is_marked = BATCH_ATTR in file["/" + "/".join(prefix)].attrs
                 store = Hdf5Store.open(added_to, root="/".join(prefix))
     if store is None:
         plan = plan_write(source, layout, "hdf5", encoding=options.encoding)
@@ -195,7 +195,7 @@ def _planned(
                 group.node.unlimited |= {
                     str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing
                 }
-            if not store.has_tensordict_marker and old.variables:
+            if not is_marked and old.variables:
                 # what others wrote there need not lead with the batch: no record says that it does
                 for group in plan.groups.values():
                     group.batch_record = None
@@ -208,21 +208,9 @@ def _planned(
 def _check_attrs(plan: WritePlan) -> None:
     """Raise for attributes that neither HDF5 nor JSON holds."""
     for key, group in plan.groups.items():
-        where = f"group {'/' + '/'.join(key)!r}"
-        owners = [(where, group.attrs or {})]
-        owners += [(f"variable {group.node.names[name]!r}", v.attrs) for name, v in group.node.variables.items()]
-        for owner, attrs in owners:
-            for name, value in attrs.items():
-                if not str(name):
-                    raise ValueError(f"{owner} has an attribute whose name is empty, which HDF5 cannot hold; rename it")
-                try:
-                    if stored_attribute(value) is None:
-                        json.dumps(jsonable(value))
-                except (TypeError, ValueError) as error:
-                    raise TypeError(
-                        f"attribute {name!r} of {owner} is {value!r:.60}, which neither HDF5 nor JSON holds ({error}); "
-                        f"convert it to a number, a string or a list"
-                    ) from error
+        stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}")
+        for name, variable in group.node.variables.items():
+            stored_attrs(variable.attrs, {}, f"variable {group.node.names[name]!r}")
 
 
 def _remove_group(file: h5py.File, prefix: Key, target: Path) -> None:
@@ -238,7 +226,13 @@ def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options
         path = Path(folder) / "file.h5"
         with opened_file(path, "w", getattr(stream, "name", None) or repr(stream)) as output:
             _write_plan(plan, output, prefix, options, new=True)
-        written_to(stream, path)
+        stream.seek(0)
+        stream.truncate()
+        with path.open("rb") as file:
+            while block := file.read(2**24):
+                while block:  # a stream without a buffer takes parts
+                    taken = stream.write(block)
+                    block = block[len(block) if taken is None else taken :]
 
 
 def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
@@ -259,26 +253,18 @@ def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: 
     pending: list[tuple[Any, Part]] = []
     for key, group in plan.groups.items():
         node = output.file.require_group("/" + "/".join((*prefix, *key)))
-        write_attrs(node, group.attrs or {}, {})
+        node.attrs.update(stored_attrs(group.attrs or {}, {}, "the group"))
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
             pending += _write(output, node, name, stored, group, _dataset_options(name, stored, group, options))
     if plan.unbatched:
         root = output.file.require_group("/" + "/".join(prefix))
-        text = to_json(_merged_unbatched(plan, root), UNBATCHED_NAME)
-        _write_json(output, root, UNBATCHED_NAME, text)
+        there = root.get(UNBATCHED_NAME)
+        content = (json.loads(there[()]) if there is not None else {}) | unbatched_object(plan)
+        root.pop(UNBATCHED_NAME, None)
+        _write_text(output, root, UNBATCHED_NAME, content, {}, {})
     store_blocks([data for data, _ in pending], [part for _, part in pending], progress=options.progress)
-
-
-def _merged_unbatched(plan: WritePlan, root: h5py.Group) -> dict[str, Any]:
-    """The content of the entry ``_unbatched``: what is there, and what is new."""
-    there = root.get(UNBATCHED_NAME)
-    content = dict(json.loads(there[()])) if there is not None else {}
-    content |= unbatched_object(plan)
-    if there is not None:
-        del root[UNBATCHED_NAME]
-    return content
 
 
 def _write(
@@ -288,7 +274,7 @@ def _write(
     sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
     full = group.node.names[name]
     if stored.form == "json" and not stored.variable.ndim:
-        _write_scalar(output, node, name, stored)
+        _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
         return []
     variable, dtype = _for_h5py(stored)
     dtype = np.dtype(options.pop("dtype", dtype))
@@ -305,7 +291,7 @@ def _write(
     record = dict(stored.record)
     if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
         record["bytes"] = True
-    write_attrs(dataset, stored.variable.attrs, record)
+    dataset.attrs.update(stored_attrs(stored.variable.attrs, record, name))
     for axis, dim in enumerate(variable.dims):
         dataset.dims[axis].label = str(dim)
     if stored.stack:
@@ -341,29 +327,19 @@ def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
     return variable, variable.dtype
 
 
-def _write_scalar(output: Hdf5Output, node: h5py.Group, name: str, stored: Stored) -> None:
-    value = stored.payload
-    if not isinstance(value, str) or "\0" in value:
-        _write_json(output, node, name, to_json(value, name), stored.variable.attrs, stored.record)
-        return
-    output.room(text_size(value))
-    dataset = node.create_dataset(name, data=value, dtype=h5py.string_dtype())
-    dataset.attrs[STR_ATTR] = True
-    write_attrs(dataset, stored.variable.attrs, stored.record)
-
-
-def _write_json(
-    output: Hdf5Output,
-    node: h5py.Group,
-    name: str,
-    text: str,
-    attrs: Mapping[str, Any] | None = None,
-    record: Mapping[str, Any] | None = None,
+def _write_text(
+    output: Hdf5Output, node: h5py.Group, name: str, value: Any, attrs: Mapping[str, Any], record: Mapping[str, Any]
 ) -> None:
+    """Write one value: a text as it is, anything else as JSON."""
+    is_text = isinstance(value, str) and "\0" not in value
+    text = value if is_text else to_json(value, name)
     output.room(text_size(text))
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
-    dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
-    write_attrs(dataset, attrs or {}, record or {})
+    if is_text:
+        dataset.attrs[STR_ATTR] = True
+    else:
+        dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
+    dataset.attrs.update(stored_attrs(attrs, record, name))
 
 
 # -- how a dataset is stored -------------------------------------------------------------------------------------------
@@ -402,7 +378,8 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
 
 
 def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5Options) -> dict[str, Any]:
-    asked = dict(options.encoding.get(group.node.names[name], {}))
+    """The arguments of ``create_dataset``, from an encoding in the words of netCDF4 or of h5py."""
+    asked = options.encoding.get(group.node.names[name], {})
     unknown = sorted(set(asked) - _KNOWN)
     if unknown:
         raise ValueError(
@@ -411,26 +388,18 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
         )
     if not stored.variable.ndim:
         return {}
-    return h5py_options({**_encoding_of(stored.variable, options, group.node.unlimited), **asked})
-
-
-def h5py_options(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``create_dataset`` from an encoding in the words of netCDF4 or of h5py."""
-    options = {
-        word: encoding[word]
-        for word in ("dtype", "compression", "compression_opts", "shuffle", "fletcher32", "scaleoffset")
-        if encoding.get(word) not in (None, False)
-    }
+    encoding = {**_encoding_of(stored.variable, options, group.node.unlimited), **asked}
+    found = {word: encoding[word] for word in _H5PY_WORDS if encoding.get(word) not in (None, False)}
     if encoding.get("zlib"):
-        options.setdefault("compression", "gzip")
-    if encoding.get("complevel") and options.get("compression") == "gzip":
-        options.setdefault("compression_opts", encoding["complevel"])
+        found.setdefault("compression", "gzip")
+    if encoding.get("complevel") and found.get("compression") == "gzip":
+        found.setdefault("compression_opts", encoding["complevel"])
     chunks = encoding.get("chunksizes", encoding.get("chunks"))
     if chunks is not None:
-        options["chunks"] = tuple(chunks) if isinstance(chunks, list) else chunks
-    elif encoding.get("contiguous") and not options:
-        options["chunks"] = None
-    return options
+        found["chunks"] = tuple(chunks) if isinstance(chunks, list) else chunks
+    elif encoding.get("contiguous") and not found:
+        found["chunks"] = None
+    return found
 
 
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
@@ -455,7 +424,7 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf
 def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
-        attrs = netcdf_attrs(stored.variable.attrs, stored.record)
+        attrs = stored_attrs(stored.variable.attrs, stored.record, name, netcdf=True)
         if stored.form == "json":
             attrs[NON_TENSOR_ATTR] = _JSON_MARK
             variables[name] = xr.Variable((), to_json(stored.payload, name), attrs, {"coordinates": None})
@@ -465,11 +434,11 @@ def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
                 f"write it with layout='tensordict', or pad the rows, or drop it"
             )
         else:
-            cut = _encoding_of(stored.variable, options, group.node.unlimited) if stored.variable.ndim else {}
-            variables[name] = xr.Variable(stored.variable.dims, stored.variable._data, attrs, fastpath=True)
+            cut = _encoding_of(stored.variable, options, group.node.unlimited)
+            variables[name] = xr.Variable(stored.variable.dims, data_of(stored.variable), attrs, fastpath=True)
             variables[name].encoding = {**cut, **stored.encoding}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     data = {name: variable for name, variable in variables.items() if name not in coords}
     own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs=netcdf_attrs(group.attrs or {}, {}))
+    return xr.Dataset(data, coords=own, attrs=stored_attrs(group.attrs or {}, {}, "the group", netcdf=True))
