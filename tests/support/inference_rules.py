@@ -642,8 +642,8 @@ SHAPES = [
 GROUPS = [
     Row("groups of one size over different dims", [var("g/x", a=5, f=3), var("g/z", a=5), var("h/y", b=5, f=2), var("h/z", b=5)], [],
         "the names differ", NONE, groups={"g": (5,), "h": (5,)}),
-    Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)], [("a", 5)],
-        "a name says nothing against an axis without one", NAMED),
+    Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)],
+        [("a", 5)], "a name says nothing against an axis without one", NAMED),
     Row("groups that share the first of two dims", [raw("g/x", 5, 4, 3), raw("g/z", 5, 4), raw("h/y", 5, 2), raw("h/z", 5)], [(None, 5)],
         "as much as all of them share", SHAPE),
     Row("a selection of no rows", [var("x", time=0, lat=3), var("m", lat=3)], [("time", 0)],
