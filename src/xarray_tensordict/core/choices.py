@@ -94,9 +94,8 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
     dims, sizes = reference.dims[:count], reference.shape[:count]
     _check_not_repeated([reference], [dim for dim in dims if dim is not None], "give a smaller count")
-    wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
-    if wrong:
-        wrong = [info for info in wrong if info is not reference]
+    wrong = [info for info in voters if info.shape[:count] != sizes]
+    if wrong or len(sizes) < count:
         raise ValueError(
             f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
             + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
