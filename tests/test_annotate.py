@@ -230,3 +230,105 @@ def test_a_store_of_this_package_can_be_annotated_and_stays_as_it_is(tmp_path: P
     assert annotate(path).batch_dims == ("time",)
     with xr.open_dataset(path, engine="tensordict") as found:
         xr.testing.assert_identical(found, ds)
+
+
+# --- a second time ---
+
+
+def raw_store(path: Path, form: str) -> Path:
+    arrays = {"images": np.zeros((6, 2, 2), "u1"), "label": np.arange(6), "next/images": np.ones((6, 2, 2), "u1")}
+    if form == "h5":
+        with h5py.File(path, "w") as file:
+            for name, values in arrays.items():
+                file[name] = values
+        return path
+    root = zarr.open_group(path, mode="w", zarr_format=int(form[-1]))
+    for name, values in arrays.items():
+        root.create_array(name, data=values)
+    return path
+
+
+def dims_of(path: Path) -> dict[str, tuple[str, ...]]:
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        return {str(name): tuple(map(str, variable.dims)) for name, variable in ds.variables.items()}
+
+
+FORMS = pytest.mark.parametrize("form", ["zarr2", "zarr3", "h5"])
+
+
+@FORMS
+@pytest.mark.parametrize("first", [{}, {"batch_dims": ["sample"]}, {"dims": {"images": ("y", "x")}}], ids=str)
+def test_other_names_replace_those_of_the_first_time(tmp_path: Path, form: str, first: dict[str, Any]) -> None:
+    path = raw_store(tmp_path / "store", form)
+    annotate(path, **first)
+    before = dims_of(path)
+    batch = "sample" if "batch_dims" in first else "batch_0"
+
+    assert annotate(path, dims={"images": ("row", "col")}).batch_dims == (batch,)
+
+    assert dims_of(path) == {**before, "images": (batch, "row", "col")}
+    annotate(path, dims={"*images": ("lat", "lon")})
+    assert dims_of(path)["images"] == (batch, "lat", "lon")
+    annotate(path, dims={"next/*": (..., "lon")})
+    assert dims_of(path)["next/images"][2] == "lon"
+    again = dims_of(path)
+    annotate(path)
+    assert dims_of(path) == again
+    if form == "h5":
+        with h5py.File(path) as file:
+            assert [dim.label for dim in file["images"].dims] == [batch, "lat", "lon"]
+    else:
+        with xr.open_zarr(path, consolidated=False) as ds:
+            assert ds["images"].dims == (batch, "lat", "lon")
+            assert ds["images"].dtype == np.uint8
+
+
+@FORMS
+def test_the_batch_gets_another_name_where_all_arrays_get_it(tmp_path: Path, form: str) -> None:
+    path = raw_store(tmp_path / "store", form)
+    annotate(path, batch_dims=["sample"])
+    before = dims_of(path)
+    with pytest.raises(ValueError, match=r"has no dim 'frame'; the dims there are"):
+        annotate(path, batch_dims=["frame"])
+    with pytest.raises(ValueError, match="In the way: 'next/images'"):
+        annotate(path, dims={"images": ("frame", "y", "x"), "label": ("frame",)})
+    assert dims_of(path) == before
+    with pytest.raises(ValueError, match="no array is called 'image'"):
+        annotate(path, dims={"image": ("y", "x")})
+    assert dims_of(path) == before
+
+    found = annotate(path, dims={"*images": ("frame", "y", "x"), "label": ("frame",)})
+
+    assert found.batch_dims == ("frame",)
+    assert dims_of(path) == {"images": ("frame", "y", "x"), "label": ("frame",), "next/images": ("frame", "y", "x")}
+    with xr.open_dataset(path, engine="tensordict") as ds:
+        assert ds.td.to_tensordict().names == ["frame"]
+    if form != "h5":
+        assert TensorDict.from_zarr(path).names == ["frame"]
+
+
+def test_a_name_that_a_dimension_scale_gives_is_not_changed_and_the_scale_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "scales.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["y"] = np.zeros((4, 3)), np.ones((4, 3))
+        file["n/time"] = np.arange(4)
+        file["n/time"].make_scale("time")
+        file["x"].dims[0].attach_scale(file["n/time"])
+    annotate(path, batch_dims=["time"], dims={"n/time": ("time",), "y": ("time", "f")})
+    before = path.read_bytes()
+    with pytest.raises(
+        ValueError, match=r"axis 0 of '/x' was to be called 'row', and the dimension scale '/n/time' names"
+    ):
+        annotate(path, dims={"*": ("row", ...)})
+    assert path.read_bytes() == before
+    annotate(path, dims={"x": ("time", "g"), "y": ("time", "g")})
+    assert dims_of(path)["x"] == dims_of(path)["y"] == ("time", "g")
+
+
+def test_a_memory_mapped_tensordict_has_no_place_for_names_and_says_so(tmp_path: Path) -> None:
+    TensorDict({"images": torch.zeros(6, 2, 2)}, [6]).memmap(tmp_path / "folder")
+    before = documents(tmp_path / "folder")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"no place for the names of other dims.*dims=\{...\}"):
+            annotate(tmp_path / "folder", dims={"images": ("y", "x")})
+    assert documents(tmp_path / "folder") == before

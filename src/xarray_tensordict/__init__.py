@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         IncompleteStoreWarning,
         InferredBatchWarning,
         LeftOutWarning,
+        MissingValuesWarning,
         SlowReadWarning,
         StoredFormWarning,
     )
@@ -43,6 +44,7 @@ __all__ = [
     "IncompleteStoreWarning",
     "InferredBatchWarning",
     "LeftOutWarning",
+    "MissingValuesWarning",
     "SlowReadWarning",
     "StoredFormWarning",
     "annotate",
@@ -59,6 +61,7 @@ _WHERE = {
     "IncompleteStoreWarning": "warnings",
     "InferredBatchWarning": "warnings",
     "LeftOutWarning": "warnings",
+    "MissingValuesWarning": "warnings",
     "SlowReadWarning": "warnings",
     "StoredFormWarning": "warnings",
     "infer_batch": "core.inference",

@@ -92,7 +92,8 @@ class DatasetAccessor(LoadingMethods):
         Parameters
         ----------
         dim
-            The name that the batch dim gets.
+            The name that the batch dim gets. Where each env of a table of ``[time, env]`` has episodes of its own, a new name:
+            the rows along it are the steps of the first env, then those of the next.
         index, step
             The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
         by
@@ -105,7 +106,7 @@ class DatasetAccessor(LoadingMethods):
         -------
         xr.Dataset
             As lazy as this one. Rows behind the last of ``episode_ends`` belong to no episode and are left out; those
-            behind the last flag are an episode. Numbers of episodes are kept, otherwise they count from 0.
+            behind the last flag are an episode. Numbers of episodes are kept where they are unique, otherwise they count from 0.
 
         Raises
         ------

@@ -14,7 +14,7 @@ import xarray as xr
 from .core.inference import BatchDims, infer_batch
 from .core.metadata import batch_record
 from .core.model import GroupBatch, Inference, Key, Store, walk
-from .core.naming import Dims, DimsArgument, name_batch
+from .core.naming import Dims, DimsArgument, given_dims, name_batch, resolve_names
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.record import infer_dataset
@@ -43,7 +43,8 @@ def annotate(
     batch_dims
         Names or a count; None infers the batch.
     dims
-        Names for axes, as in ``xr.open_dataset(..., engine="tensordict")``. What the store names keeps its name.
+        Names for axes, as in ``xr.open_dataset(..., engine="tensordict")``, in place of those that the store may have. What
+        is not mentioned keeps its names.
     group
         Annotate this group and those below it.
     storage_options
@@ -89,11 +90,11 @@ def annotate(
         # what the entry _unbatched holds is in nobody's way
         restored = {str(name) for name in ds.variables} - in_store
         _check_honest(ds, restored, batch_dims, source.description)
-        missing = _missing_dims(opened, layout)
+        named = _changed_names(opened, layout, dims)
     finally:
         opened.close()
     records = {key: _record(batch) for key, batch in inference.groups.items() if key in layout.groups}
-    source.format.annotate(source.value, source.description, Annotations(missing, records, group, storage_options))
+    source.format.annotate(source.value, source.description, Annotations(named, records, group, storage_options))
     return inference
 
 
@@ -145,14 +146,19 @@ def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | No
         )
 
 
-def _missing_dims(store: Store, layout: Layout) -> dict[Key, Dims]:
-    """The arrays that lack a name for an axis, with the names of all their axes."""
-    missing: dict[Key, Dims] = {}
+def _changed_names(store: Store, layout: Layout, dims: DimsArgument | None) -> dict[Key, Dims]:
+    """The names of the axes of arrays that lack one, or that the caller gives other names."""
+    shapes = {key: info.shape for key, info in layout.infos.items()}
+    argument = resolve_names(dims, shapes)
+    changed: dict[Key, Dims] = {}
     for group in walk(store):
         for name, array in group.arrays.items():
             key = (*group.key, name)
-            if array.non_tensor:
+            if array.non_tensor or key not in layout.named:
                 continue
-            if None in array.dims and key in layout.named:
-                missing[key] = layout.named[key]
-    return missing
+            is_asked = any(given_dims(argument, key, (None,) * len(array.shape), array.shape, batch=()))
+            kept = (None,) * len(array.shape) if is_asked else array.dims
+            names = tuple(then or now for then, now in zip(kept, layout.named[key], strict=True))
+            if names != array.dims:
+                changed[key] = names
+    return changed

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import xarray as xr
 
-__all__ = ["IncompleteStoreWarning", "InferredBatchWarning", "LeftOutWarning", "SlowReadWarning", "StoredFormWarning"]
+__all__ = [
+    "IncompleteStoreWarning",
+    "InferredBatchWarning",
+    "LeftOutWarning",
+    "MissingValuesWarning",
+    "SlowReadWarning",
+    "StoredFormWarning",
+]
 
 
 class InferredBatchWarning(UserWarning):
@@ -28,6 +35,10 @@ class LeftOutWarning(UserWarning):
 
 class IncompleteStoreWarning(UserWarning):
     """The store is not whole: a writer was interrupted, or another program changed only a part of it."""
+
+
+class MissingValuesWarning(UserWarning):
+    """Values are read as missing (NaN), and the store does not make sure that they are."""
 
 
 class SlowReadWarning(UserWarning):

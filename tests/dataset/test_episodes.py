@@ -324,20 +324,6 @@ class TestTables:
         with pytest.raises(ValueError, match="by: the dataset has no variable 'nothing'"):
             table(**more).td.concat("time", by="nothing")
 
-    def test_with_two_batch_dims_are_refused_by_the_dims_of_the_flags(self):
-        ds = xr.Dataset(
-            {
-                "obs": (("env", "time", "f"), np.zeros((2, 6, 3))),
-                "next/done": (("env", "time", "one"), np.ones((2, 6, 1), bool)),
-            }
-        ).td.set_batch_dims(["env", "time"])
-        told = r"'next/done' has dims \('env', 'time', 'one'\), and concat needs one dim of rows"
-        with pytest.raises(ValueError, match=told):
-            ds.td.concat("row")
-        assert ds.isel(env=0).td.concat("row").sizes["row"] == 6
-        stacked = ds.stack(row=("env", "time"), create_index=False).transpose("row", ...)
-        assert stacked.td.concat("row").sizes["row"] == 12
-
     def test_keep_the_numbers_of_a_part(self):
         """The episodes 7 and 5 of a LeRobot data set."""
         ds = table(episode_index=("row", np.array([7] * 4 + [5] * 6))).td.concat("time")

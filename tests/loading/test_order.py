@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, ranges, reads, share
-from xarray_tensordict.loading.samples import find_windows
+from xarray_tensordict.loading.samples import changes, find_windows
 
 
 @st.composite
@@ -161,7 +161,7 @@ def windows_by_hand(episodes, width, stride):
 )
 def test_windows_are_those_found_by_hand(episodes, width, stride):
     table = np.array(episodes).reshape(len(episodes), -1)
-    found = find_windows(table.shape, width, stride, table)
+    found = find_windows(table.shape, width, stride, changes(table))
     assert (found.first.tolist(), found.episodes, found.skipped) == windows_by_hand(episodes, width, stride)
     whole = find_windows(table.shape, width, stride)
     assert whole.first.tolist() == windows_by_hand([[0] * len(row) for row in episodes], width, stride)[0]
@@ -179,4 +179,4 @@ def test_windows_are_those_found_by_hand(episodes, width, stride):
     ],
 )
 def test_episodes_may_be_told_apart_by_values_of_any_kind(values):
-    assert find_windows((1, 4), 1, 9, values[None]).first.tolist() == [0, 2, 3]
+    assert find_windows((1, 4), 1, 9, changes(values[None])).first.tolist() == [0, 2, 3]

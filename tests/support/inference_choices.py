@@ -218,6 +218,8 @@ RECORDED = [
            recorded=chosen("lat", "lon", others="member", **{"g/x": "member lat lon"})),
     Choice("a renamed dim and a reduced one", [var("x", member=2, latitude=3)],
            recorded=chosen("lat", "lon", others="member", x="member lat lon")),
+    Choice("a renamed dim beside a renamed feature", [var("x", time=2, latitude=3, longitude=4)],
+           recorded=chosen("time", "lat", x="time lat lon")),
     Choice("a dim in front that is renamed", [var("x", number=2, time=3, lat=4)],
            recorded=chosen("time", others="member", x="member time lat")),
     Choice("three dims, of which two are renamed", [var("x", a=2, b=3, lon=4)],

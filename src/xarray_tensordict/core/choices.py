@@ -94,9 +94,8 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
     dims, sizes = reference.dims[:count], reference.shape[:count]
     _check_not_repeated([reference], [dim for dim in dims if dim is not None], "give a smaller count")
-    wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
-    if wrong:
-        wrong = [info for info in wrong if info is not reference]
+    wrong = [info for info in voters if info.shape[:count] != sizes]
+    if wrong or len(sizes) < count:
         raise ValueError(
             f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
             + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
@@ -203,14 +202,14 @@ def _by_recorded_names(
     sizes = sizes_of(ballot.arrays)
     # a scalar of the name of a dim is what a selection leaves of it
     selected = {info.key[-1] for info in ballot.arrays if not info.shape}
-    gone = record.in_front.union(names) - sizes.keys() - selected
-    now = {dim: dim for dim in record.in_front.union(names) if dim in sizes} | _followed(gone, record, ballot)
+    then = record.in_front.union(names, *record.axes.values())
+    now = {dim: dim for dim in then if dim in sizes} | _followed(then - sizes.keys() - selected, record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    renamed = [name for name in lost if name in gone and _may_be_renamed(name, new, record, ballot)]
+    renamed = [name for name in lost if name not in selected and _may_be_renamed(name, new, record, ballot)]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []
     if names and not kept:
         return None, warnings

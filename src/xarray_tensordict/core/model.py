@@ -79,6 +79,8 @@ class StoredArray:
         as cheaply as all.
     merges
         Whether many tiny pieces are better read several at once.
+    masks
+        Whether the fill value of the store stands for missing values only because xarray takes it so, not the caller.
     """
 
     name: str
@@ -93,6 +95,7 @@ class StoredArray:
     record: dict[str, Any] = field(default_factory=dict)
     pieces: tuple[int, ...] | None = None
     merges: bool = False
+    masks: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from ..core.features import is_time_name
+from ..core.metadata import BATCH_DIMS_ATTR
 from .record import infer_dataset, set_record_if_needed
 from .trees import flatten
 
@@ -42,6 +43,10 @@ class Table:
         How messages call the values.
     values
         One-dimensional.
+    along
+        The batch dim that the rows run along.
+    run
+        With each so many rows an episode ends in any case: those of one env, where a table of ``[time, env]`` was joined.
     """
 
     rows: xr.Dataset
@@ -49,6 +54,8 @@ class Table:
     kind: str
     name: str
     values: np.ndarray[Any, Any]
+    along: str
+    run: int
 
 
 def holds_table(dt: xr.DataTree) -> bool:
@@ -93,70 +100,114 @@ def _table(
     rows: xr.Dataset, ends: xr.Variable | None, where: str, asked: tuple[str, str], by: str | None, hint: str
 ) -> Table:
     dim, index = asked
+    inference = infer_dataset(rows)
+    batch = [str(each) for each in inference.batch_dims]
     if by is not None:
-        if ends is None and by not in rows.variables:
+        ends = rows.variables.get(by, ends)
+        if ends is None:
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
-        variable = rows.variables[by] if ends is None else ends
-        return _by_name(rows, where, by, variable)
+    kind, names = _columns(rows, index, batch)
     if ends is not None:
-        found = [name for name in _ENDS if name in rows.variables and rows.variables[name].ndim == 1]
-        return Table(rows.drop_vars(found), where, "ends", "episode_ends", _flat(ends))
-    numbers = next((name for name in (index, *_NUMBERS) if _is_column(rows, name)), None)
-    if numbers is not None:
-        kept = rows if numbers == _TRAJECTORIES else rows.drop_vars(numbers)
-        return Table(kept, where, "numbers", numbers, _flat(rows.variables[numbers]))
-    for names in _FLAGS:
-        if all(_is_column(rows, name) for name in names):
-            flags = np.logical_or.reduce([_flat(rows.variables[name]).astype(bool) for name in names])
-            return Table(rows, where, "flags", " | ".join(names), flags)
-    _check_one_row_dim(rows, where, index, dim)
-    raise ValueError(
-        f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-        f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'next/done' or 'dones'; "
-        f"name another variable with by=. Found variables {sorted(map(str, rows.variables))}.{hint}"
-    )
-
-
-def _check_one_row_dim(rows: xr.Dataset, where: str, index: str, dim: str) -> None:
-    """What says where episodes end may be there along two batch dims: a table has one."""
-    batch = [str(dim) for dim in infer_dataset(rows).batch_dims]
-    for name in (index, *_NUMBERS, *(name for names in _FLAGS for name in names)):
-        variable = rows.variables.get(name)
-        if (
-            variable is None
-            or variable.dtype.kind not in "biu"
-            or len(batch) < 2
-            or not {*batch[:2]} <= {*variable.dims}
-        ):
-            continue
-        times = [each for each in batch[:2] if each == dim] or [each for each in batch[:2] if is_time_name(each)]
-        steps = (times or batch[1:2])[0]
-        other = next(each for each in batch[:2] if each != steps)
-        # the steps of one go on behind each other, and then come those of the next
-        advice = f"ds.stack(row=({other!r}, {steps!r}), create_index=False).transpose('row', ...)"
-        message = (
-            f"{where}: {name!r} has dims {variable.dims}, and concat needs one dim of rows; select one of {other!r}, "
-            f"isel({other}=0), or stack them, the steps of each {other!r} one behind the other: {advice}"
+        kind, names = ("ends", ("episode_ends",)) if by is None else (_kind_of(by, ends, rows, batch), (by,))
+    if not names:
+        raise ValueError(
+            f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
+            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'next/done' or 'dones'; "
+            f"name another variable with by=. Found variables {sorted(map(str, rows.variables))}.{hint}"
         )
-        if name not in {index, *_NUMBERS} and not bool(variable.isel({steps: -1}).all()):
-            message += (
-                f". Its last rows are not flagged, so the last episode of one {other!r} would go on with the first of the next: flag "
-                f"them before, ds[{name!r}][{{{steps!r}: -1}}] = True"
-            )
-        raise ValueError(message)
+    if not batch:
+        raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
+    along = dim if kind == "ends" and dim in batch else batch[0]
+    run = rows.sizes[along]
+    dims = _row_dims(rows.variables[names[0]], batch) if kind != "ends" and names[0] in rows.variables else []
+    if len(dims) == 1:
+        along, run = dims[0], rows.sizes[dims[0]]
+    elif dims:
+        along, (rows, run) = dim, _joined(rows, names[0], dims, dim, where)
+    columns = [rows.variables[name] for name in names if name in rows.variables]
+    if not columns and ends is not None:
+        columns = [ends]  # in the group above
+    values = [_flat(column) for column in columns]
+    if kind == "flags":
+        values = [np.logical_or.reduce([found.astype(bool) for found in values])]
+    elif kind == "ends":
+        rows = rows.drop_vars([name for name in (names if by else _ENDS) if name in rows.variables])
+    elif names[0] != _TRAJECTORIES:
+        rows = rows.drop_vars(names)
+    return Table(rows, where, kind, " | ".join(names), values[0], along, run)
 
 
-def _by_name(rows: xr.Dataset, where: str, by: str, variable: xr.Variable) -> Table:
-    values = _flat(variable)
-    known_flags = {name for names in _FLAGS for name in names}
-    if values.dtype.kind == "b" or by in known_flags:
-        return Table(rows, where, "flags", by, values.astype(bool))
-    sizes = infer_dataset(rows).batch_size
-    is_column = (
-        by in rows.variables and bool(sizes) and values.size == sizes[0] and by.rpartition("/")[2] != "episode_ends"
-    )
-    kept = rows.drop_vars(by) if by in rows.variables and by != _TRAJECTORIES else rows
-    return Table(kept, where, "numbers" if is_column else "ends", by, values)
+def _kind_of(by: str, variable: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> str:
+    """What the values of a variable that the caller named are."""
+    if variable.dtype.kind == "b" or by in {name for names in _FLAGS for name in names}:
+        return "flags"
+    is_column = bool(_row_dims(variable, batch)) or variable.size in [rows.sizes[each] for each in batch[:1]]
+    return "numbers" if by in rows.variables and is_column and by.rpartition("/")[2] != "episode_ends" else "ends"
+
+
+def _columns(rows: xr.Dataset, index: str, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The columns that say where episodes end, and what they hold."""
+    for name in (index, *_NUMBERS):
+        if _is_column(rows, name, batch):
+            return "numbers", (name,)
+    for names in _FLAGS:
+        if all(_is_column(rows, name, batch) for name in names):
+            return "flags", names
+    return "none", ()
+
+
+def _is_column(ds: xr.Dataset, name: str, batch: Sequence[str]) -> bool:
+    """Whether a variable holds one number or flag for each row."""
+    variable = ds.variables.get(name)
+    if variable is None or variable.dtype.kind not in "biu" or not variable.ndim:
+        return False
+    return variable.size == variable.shape[0] or bool(_row_dims(variable, batch))
+
+
+def _row_dims(variable: xr.Variable, batch: Sequence[str]) -> list[str]:
+    """The batch dims of a variable that has no others; torchrl's columns have a dim of size one behind them."""
+    others = [size for dim, size in zip(variable.dims, variable.shape, strict=True) if dim not in batch]
+    return [dim for dim in batch if dim in variable.dims] if all(size == 1 for size in others) else []
+
+
+def _joined(rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: str) -> tuple[xr.Dataset, int]:
+    """A table of ``[time, env]`` as rows along `dim`, the steps of each env behind those of the one before, lazy as it was.
+
+    Returns
+    -------
+    tuple
+        The rows, and how many each env has.
+
+    Raises
+    ------
+    ValueError
+        Where `dim` is in the table already, or what says where episodes end has more than two batch dims.
+    """
+    usual = next((each for each in dims if is_time_name(each)), dims[1])
+    steps = dim if dim in dims else usual
+    other = next(each for each in dims if each != steps)
+    found = f"{where}: {name!r} has dims {rows.variables[name].dims}"
+    if len(dims) > 2:
+        raise ValueError(f"{found}, and concat joins rows along two batch dims at most; select first, isel({other}=0)")
+    if dim in rows.dims or dim in rows.variables:
+        directly = "ds.td.concat('row'). By hand" if steps == usual else "by hand"
+        raise ValueError(
+            f"{found}, and the steps of each {other!r}, one behind the other, need a dim of their own: {dim!r} is in the table "
+            f"already. Choose another, {directly}, where the last step of each {other!r} ends an episode: "
+            f"ds.stack(row=({other!r}, {steps!r}), create_index=False).transpose('row', ...).td.concat('row')"
+        )
+    groups = {
+        key: (dim, *(each for each in batch.dims if each not in dims)) if {*dims} & {*batch.dims} else batch.dims
+        for key, batch in infer_dataset(rows).groups.items()
+    }
+    lazy = {
+        label: variable.chunk(variable.encoding.get("preferred_chunks", {}))
+        for label, variable in rows.variables.items()
+        if not variable._in_memory and variable.chunks is None and {*dims}.intersection(variable.dims)
+    }
+    stacked = rows.assign(lazy).stack({dim: (other, steps)}, create_index=False).transpose(dim, ...)
+    stacked.attrs.pop(BATCH_DIMS_ATTR, None)
+    return set_record_if_needed(stacked, groups), rows.sizes[steps]
 
 
 def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
@@ -170,17 +221,6 @@ def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
     return None
 
 
-def _is_column(ds: xr.Dataset, name: str) -> bool:
-    """Whether a variable holds one number or flag for each row."""
-    variable = ds.variables.get(name)
-    return (
-        variable is not None
-        and variable.dtype.kind in "biu"
-        and variable.ndim >= 1
-        and variable.size == variable.shape[0]
-    )
-
-
 def _flat(variable: xr.Variable) -> np.ndarray[Any, Any]:
     return np.asarray(variable.values).ravel()
 
@@ -191,27 +231,18 @@ def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
     Raises
     ------
     ValueError
-        Where the table has no batch, or what says where episodes end does not fit it.
+        Where what says where episodes end does not fit the table.
     """
-    inference = infer_dataset(table.rows)
-    if not inference.batch_size:
-        raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
-    batch, size = str(inference.batch_dims[0]), inference.batch_size[0]
-    if table.kind == "ends":
-        ends = _checked_ends(table, size)
-    else:
-        if table.values.size != size:
-            raise ValueError(
-                f"{table.where}: {table.name!r} has {table.values.size} elements for the {size} rows along {batch!r}; expected one each"
-            )
-        ends = _changes(table.values) if table.kind == "numbers" else _behind_flags(table.values)
+    along, size = table.along, table.rows.sizes[table.along]
+    ends = _checked_ends(table, size) if table.kind == "ends" else _ends_of_rows(table, size)
     lengths = np.diff(ends, prepend=0)
     # rows behind the last end belong to no finished episode
     size = int(ends[-1]) if len(ends) else 0
-    rows = table.rows.isel({batch: slice(0, size)})
+    rows = table.rows.isel({along: slice(0, size)})
     labels = _checked_numbers(table, ends) if table.kind == "numbers" else np.arange(len(ends))
-    if batch != dim:
-        rows = rows.rename({batch: dim})
+    groups = infer_dataset(rows).groups
+    if along != dim:
+        rows = rows.rename({along: dim})
     taken = [name for name in (index, step) if name in rows.variables]
     if taken:
         raise ValueError(f"{table.where} has a variable {taken[0]!r} already; choose another name with index= or step=")
@@ -219,7 +250,11 @@ def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
         index: (dim, np.repeat(labels, lengths)),
         step: (dim, np.arange(size) - np.repeat(ends - lengths, lengths)),
     }
-    return set_record_if_needed(rows.assign_coords(coords), {(): (dim, *map(str, inference.batch_dims[1:]))})
+    batches = {
+        key: (dim, *(str(each) for each in batch.dims if each != along)) if along in batch.dims else batch.dims
+        for key, batch in groups.items()
+    }
+    return set_record_if_needed(rows.assign_coords(coords), batches)
 
 
 def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
@@ -239,26 +274,30 @@ def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
     return ends
 
 
-def _changes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The row behind each run of equal values."""
-    return (
-        np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, len(values)) if len(values) else np.empty(0, "int64")
-    )
-
-
-def _behind_flags(flags: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The row behind each flag; the rows behind the last one are an episode that was cut short."""
-    ends = np.flatnonzero(flags) + 1
-    return ends if not len(flags) or (len(ends) and ends[-1] == len(flags)) else np.append(ends, len(flags))
+def _ends_of_rows(table: Table, size: int) -> np.ndarray[Any, Any]:
+    """The row behind each run of equal numbers, or behind each flag; rows behind the last flag are an episode cut short."""
+    values = table.values
+    if values.size != size:
+        raise ValueError(
+            f"{table.where}: {table.name!r} has {values.size} elements for the {size} rows along {table.along!r}; expected one each"
+        )
+    is_last = values[:-1] != values[1:] if table.kind == "numbers" else values[:-1]
+    runs = np.arange(table.run, size + 1, max(table.run, 1))
+    return np.union1d(np.flatnonzero(is_last) + 1, runs).astype("int64")
 
 
 def _checked_numbers(table: Table, ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The number of each episode; where the envs of a joined table count for themselves, they are counted through."""
     labels = table.values[ends - 1] if len(ends) else table.values[:0]
     if len(np.unique(labels)) == len(labels):
         return labels
-    seen, first = np.unique(labels, return_index=True)
-    again = next(place for place, label in enumerate(labels) if first[np.searchsorted(seen, label)] != place)
-    raise ValueError(
-        f"{table.where}: the episode {labels[again]} of {table.name!r} comes back in row {ends[again - 1]}, behind other episodes; "
-        f"bring its rows together first, for example with ds.sortby({table.name!r})"
-    )
+    seen: set[tuple[Any, Any]] = set()
+    for row, label in zip([0, *ends[:-1].tolist()], labels.tolist(), strict=True):
+        episode = (row // table.run, label)
+        if episode in seen:
+            raise ValueError(
+                f"{table.where}: the episode {label} of {table.name!r} comes back in row {row}, behind other episodes; "
+                f"bring its rows together first, for example with ds.sortby({table.name!r})"
+            )
+        seen.add(episode)
+    return np.arange(len(ends))

@@ -45,13 +45,13 @@ from ..core.naming import (
 )
 from ..core.unbatched_entry import restore_unbatched
 from ..quiet import quiet
-from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
+from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, warn
 from .describe import describe_group
 from .hidden_groups import hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, restore, stored_attrs
+from .restoring import claim_nested_coordinates, masked_text, masked_zeros, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
 
@@ -80,6 +80,7 @@ class Layout:
     inference: Inference | None
     warnings: list[str]
     left_out: list[LeftOut]
+    masked: list[str] = field(default_factory=list)
 
 
 def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
@@ -212,6 +213,9 @@ def _infer(
 ) -> Inference | None:
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
+    if options.dims:
+        # the caller names the batch, too; names that are recorded have become those of the arrays already
+        recorded = {key: replace(batch, names=None) if batch.sizes else batch for key, batch in recorded.items()}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
     inside = (options.group or "").strip("/")
     if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or inside):
@@ -373,6 +377,7 @@ def _decode_group(
             name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)
         }
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    layout.masked += masked_zeros(group, decoded)
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
@@ -455,6 +460,8 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warn(f"{store.description}: {told}", InferredBatchWarning)
+    if layout.masked:
+        warn(f"{store.description}: {masked_text(layout.masked)}", MissingValuesWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
         warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
     if layout.left_out:

@@ -7,7 +7,7 @@ indexed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,28 @@ _UNITS = frozenset({"s", "ms", "us"})
 _FLOATS = frozenset({"float16", "float32", "float64"})
 # they belong to the stored numbers; xarray would turn times of another resolution into NaT with them (measured)
 _STORED_ONLY = ("units", "calendar", "dtype", "_FillValue")
+
+
+def masked_zeros(group: StoredGroup, decoded: Mapping[Any, xr.Variable]) -> list[str]:
+    """The arrays of a group whose zeros became NaN because 0 is their fill value in zarr v2, where it is the default."""
+    return [
+        "/".join((*group.key, name))
+        for name, array in group.arrays.items()
+        if array.masks
+        and array.dtype.kind in "biuf"
+        and not {*CF_SCALES} & {*array.attrs}
+        and name in decoded
+        and decoded[name].encoding.get("_FillValue") == 0
+    ]
+
+
+def masked_text(names: Collection[str]) -> str:
+    """Say whose zeros became NaN, and how to open them otherwise."""
+    return (
+        f"zeros of {sorted(names)} are read as missing (NaN): these zarr v2 arrays have the fill value 0, which zarr, tifffile and "
+        f"kerchunk write by default; use_zarr_fill_value_as_mask=False opens the zeros as zeros, True as now and without this "
+        f"warning"
+    )
 
 
 def stored_attrs(attrs: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Batches:
     """An iterable over the batches of a Dataset, as often as one likes; made by ``ds.td.batches``.
 
     Each ``iter()`` starts the next epoch, which with a shuffle has another order. Nothing is read before, except
-    `within`, and times that may not fit into int64 nanoseconds.
+    `within`, `gaps`, and times that may not fit into int64 nanoseconds.
 
     Attributes
     ----------
@@ -260,12 +260,13 @@ def open_rows(
     window: Mapping[str, int] | None = None,
     stride: int = 1,
     within: str | None = None,
+    gaps: str | Mapping[str, Any] | None = None,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
     exclude: Iterable[str] = (),
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
-    samples = samples_of(ds, inference, window=window, stride=stride, within=within)
+    samples = samples_of(ds, inference, window=window, stride=stride, within=within, gaps=gaps)
     # the samples of a batch of windows follow each other along no dim of the Dataset
     names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[len(samples.sizes) - 1])
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)

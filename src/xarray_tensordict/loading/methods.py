@@ -36,6 +36,7 @@ class LoadingMethods:
         window: Mapping[str, int] | None = None,
         stride: int = 1,
         within: str | None = None,
+        gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
         rank: int = 0,
         world_size: int = 1,
@@ -72,6 +73,10 @@ class LoadingMethods:
         within
             The name of a variable or coordinate whose runs of equal values along the window are episodes. Windows start
             anew in each, and none crosses its end; episodes shorter than a window are skipped.
+        gaps
+            The name of a variable or coordinate that rises from row to row, such as a time or the ``step`` of ``concat``. No
+            window goes on where rows are missing: where it rises by more than one and a half times its usual (most common)
+            step, or does not rise. ``{"time": "2h"}`` or ``{"step": 1}`` give the largest step that is no gap.
         prefetch
             How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
         rank, world_size
@@ -119,6 +124,7 @@ class LoadingMethods:
             window=window,
             stride=stride,
             within=within,
+            gaps=gaps,
             prefetch=prefetch,
             rank=rank,
             world_size=world_size,
@@ -136,6 +142,7 @@ class LoadingMethods:
         window: Mapping[str, int] | None = None,
         stride: int = 1,
         within: str | None = None,
+        gaps: str | Mapping[str, Any] | None = None,
         batch_dims: BatchDims | None = None,
         coords: bool | Iterable[str] = True,
         unbatched: Unbatched = "drop",
@@ -149,7 +156,7 @@ class LoadingMethods:
         batch_size
             None: a map-style dataset of single samples, which the DataLoader batches and shuffles. A number: an
             ``IterableDataset`` over :meth:`batches`, shared out over the workers.
-        window, stride, within, batch_dims, coords, unbatched, exclude
+        window, stride, within, gaps, batch_dims, coords, unbatched, exclude
             As in :meth:`batches`.
         **order
             With a `batch_size` the other options of :meth:`batches`: ``shuffle``, ``seed``, ``epoch``, ``drop_last``,
@@ -179,6 +186,7 @@ class LoadingMethods:
             "window": window,
             "stride": stride,
             "within": within,
+            "gaps": gaps,
             "coords": coords,
             "unbatched": unbatched,
             "exclude": exclude,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,8 @@ import xarray as xr
 from ..core.model import Inference
 from ..tensors.reading import read_variables
 from .order import Ints
+
+Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,7 @@ class Windows:
         return len(self.first)
 
 
-def find_windows(
-    shape: tuple[int, int], width: int, stride: int, episodes: np.ndarray[Any, Any] | None = None
-) -> Windows:
+def find_windows(shape: tuple[int, int], width: int, stride: int, begins: Bools | None = None) -> Windows:
     """Find the windows that start at every `stride`-th row of each episode and end in it.
 
     Parameters
@@ -54,36 +56,68 @@ def find_windows(
         How many tables there are, and how many rows each of them has.
     width, stride
         Rows of a window, and from the start of one to that of the next.
-    episodes
-        An array of `shape`: an episode is a run of equal values (NaN equals NaN), so that a value which comes back
-        later is another episode. None: each table is one episode.
+    begins
+        An array of `shape`: the rows that an episode begins with, besides the first of each table, which always does.
 
     Examples
     --------
-    >>> find_windows((1, 7), 2, 1, np.array([[0, 0, 0, 1, 0, 0, 0]])).first.tolist()
+    >>> find_windows((1, 7), 2, 1, np.array([[0, 0, 0, 1, 1, 0, 0]], bool)).first.tolist()
     [0, 1, 4, 5]
     """
     tables, rows = shape
-    begins = np.arange(tables, dtype=np.int64) * rows
-    if episodes is not None and rows:
-        changed = _differs(episodes[:, 1:], episodes[:, :-1])
-        begins = np.flatnonzero(np.concatenate([np.ones((tables, 1), bool), changed], axis=1))
-    if not rows:
-        begins = begins[:0]
-    lengths = np.diff(begins, append=tables * rows)
+    first_rows = np.zeros(shape, bool) if begins is None else begins.copy()
+    first_rows[:, :1] = True
+    firsts = np.flatnonzero(first_rows)
+    lengths = np.diff(firsts, append=tables * rows)
     counts = np.maximum((lengths - width) // stride + 1, 0)
     within = np.arange(counts.sum(), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-    first = np.repeat(begins, counts) + within * stride
-    return Windows(first, width, len(begins), int((lengths < width).sum()), int(lengths.max(initial=0)))
+    first = np.repeat(firsts, counts) + within * stride
+    return Windows(first, width, len(firsts), int((lengths < width).sum()), int(lengths.max(initial=0)))
 
 
-def _differs(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    differs = np.asarray(a != b, dtype=bool)
-    if a.dtype.kind in "fc":
-        differs &= ~(np.asarray(a != a, dtype=bool) & np.asarray(b != b, dtype=bool))
-    elif a.dtype.kind in "mM":
-        differs &= ~(np.isnat(a) & np.isnat(b))
+def changes(values: np.ndarray[Any, Any]) -> Bools:
+    """The rows whose value is not that of the row before, by tables of rows; NaN equals NaN.
+
+    Examples
+    --------
+    >>> changes(np.array([[0, 0, 1, 0]])).tolist()
+    [[False, False, True, True]]
+    """
+    before = np.concatenate([values[:, :1], values[:, :-1]], axis=1)
+    differs = np.asarray(values != before, dtype=bool)
+    if values.dtype.kind in "fc":
+        differs &= ~(np.asarray(values != values, dtype=bool) & np.asarray(before != before, dtype=bool))
+    elif values.dtype.kind in "mM":
+        differs &= ~(np.isnat(values) & np.isnat(before))
     return differs
+
+
+def rows_behind_gaps(values: np.ndarray[Any, Any], most: float | None = None) -> Bools:
+    """The rows that do not follow the row before: the values do not rise, or rise by more than `most`.
+
+    Parameters
+    ----------
+    values
+        Tables of int64, float64, or times, which count in their own unit.
+    most
+        None: one and a half times the usual step, the most common one as its first two digits say. So months are usual
+        steps, though one is longer than another, and those of a clock that does not tick evenly.
+
+    Examples
+    --------
+    >>> rows_behind_gaps(np.array([[0, 1, 2, 3, 7, 8, 0, 1]]))[0].nonzero()[0].tolist()
+    [0, 4, 6]
+    """
+    steps = np.diff(values, axis=-1, prepend=values[:, :1])
+    steps = steps.astype(np.int64) if steps.dtype.kind == "m" else steps  # NaT is the smallest number
+    rises = np.asarray(steps > 0, dtype=bool)
+    if most is None:
+        usual = steps[rises & (steps < np.inf)].astype("f8")
+        digits = 10.0 ** (np.floor(np.log10(usual)) - 1)
+        found, counts = np.unique(np.round(usual / digits) * digits, return_counts=True)
+        most = 1.5 * float(found[counts.argmax()]) if len(found) else 0.0
+    follows: Bools = rises & np.asarray(steps <= most, dtype=bool)
+    return ~follows
 
 
 @dataclass(frozen=True)
@@ -141,14 +175,15 @@ def samples_of(
     window: Mapping[str, int] | None = None,
     stride: int = 1,
     within: str | None = None,
+    gaps: str | Mapping[str, Any] | None = None,
 ) -> Samples:
-    """The samples of a Dataset; `within` is read.
+    """The samples of a Dataset; `within` and `gaps` are read.
 
     Raises
     ------
     ValueError
         Where there is no batch dim; for a window along another dim, of no rows, or of more than any episode has; for
-        `within` that does not say where the episodes are.
+        `within` or `gaps` that do not say where the episodes are.
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:
@@ -157,19 +192,27 @@ def samples_of(
             f"ds.td.set_batch_dims(...), or open one group with group=..."
         )
     if window is None:
-        if within is not None or stride != 1:
+        if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
-            raise ValueError(f"stride= and within= say where windows start: give their length, {example}")
+            raise ValueError(f"stride=, within= and gaps= say where windows start: give their length, {example}")
         return Samples(inference.batch_size[:1], dims[0])
     dim, width = _checked_window(window, dims)
     stride = whole_number(stride, "stride", 1)
     lead = dims.index(dim)
     sizes = tuple(inference.batch_size[: lead + 1])
     table = (math.prod(sizes[:-1]), sizes[-1])
-    episodes = None if within is None else _episodes(ds, within, dims[: lead + 1], sizes).reshape(table)
-    windows = find_windows(table, width, stride, episodes)
+    begins = np.zeros(table, bool)
+    if within is not None:
+        begins |= changes(_labels(ds, within, dims[: lead + 1], sizes).reshape(table))
+    if gaps is not None:
+        begins |= _gaps(ds, gaps, dims[: lead + 1], sizes, table)
+    windows = find_windows(table, width, stride, begins)
     if windows.longest and not len(windows):
-        longest = f"{dim!r} has" if within is None else f"the longest episode of {within!r} has"
+        longest = f"{dim!r} has"
+        if gaps is not None:
+            longest = f"the longest run of rows without a gap ({gaps=}) has"
+        elif within is not None:
+            longest = f"the longest episode of {within!r} has"
         raise ValueError(
             f"window: no window of {width} along {dim!r} fits: {longest} {windows.longest} rows; take a shorter one, "
             f"window={{{dim!r}: {windows.longest}}} or less"
@@ -200,40 +243,86 @@ def whole_number(value: Any, what: str, least: int) -> int:
     return number
 
 
-def _labels(values: np.ndarray[Any, Any], within: str) -> np.ndarray[Any, Any]:
-    """Numbers for objects, the same for all that are missing (None, NaN, NA): those say of nothing whether it is equal."""
-    try:
-        numbers, _ = pd.factorize(values.ravel())
-    except TypeError:
-        raise TypeError(
-            f"within: {within!r} holds objects such as {values.flat[0]!r:.60}, which cannot be compared as labels of episodes; "
-            f"pass a variable of numbers or strings"
-        ) from None
-    return np.asarray(numbers).reshape(values.shape)
-
-
-def _episodes(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The values of `within` for each row of the table."""
-    if within not in ds.variables:
-        raise ValueError(f"within: there is no variable {within!r}; there are: {sorted(map(str, ds.variables))}")
-    variable = ds.variables[within]
-    # torchrl's columns have the shape [time, 1]
-    ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
-    variable = variable.isel(dict.fromkeys(ones, 0))
-    if dims[-1] not in variable.dims or not set(variable.dims) <= set(dims):
-        raise ValueError(
-            f"within: expected one value of {within!r} for each row along {dims[-1]!r}, and its dims among {list(dims)}, found "
-            f"the dims {list(variable.dims)}; windows run along {dims[-1]!r} for each of the batch dims in front of it, which "
-            f"ds.td.set_batch_dims(...) chooses"
-        )
+def _labels(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The episode of each row: numbers for objects, the same for all that are missing (None, NaN, NA)."""
+    variable = _column(ds, "within", within, dims)
     if variable.dtype.kind == "b":
+        ones = [dim for dim in ds.variables[within].dims if dim not in variable.dims]
         squeezed = f".squeeze({ones!r})" if ones else ""
         raise ValueError(
             f"within: {within!r} holds flags, and episodes are runs of equal values; number them first: "
             f"ends = ds[{within!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
-    (values,) = read_variables([variable], [within])
-    values = _labels(np.asarray(values), within) if values.dtype.kind == "O" else values
+    values = _read(variable, within, dims, sizes)
+    if values.dtype.kind != "O":
+        return values
+    try:
+        found, _ = pd.factorize(values.ravel())
+    except TypeError:
+        raise TypeError(
+            f"within: {within!r} holds objects such as {values.flat[0]!r:.60}, which cannot be compared as labels of episodes; "
+            f"pass a variable of numbers or strings"
+        ) from None
+    return np.asarray(found).reshape(sizes)
+
+
+def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ...], table: tuple[int, int]) -> Bools:
+    """The rows of a table that do not follow the row before."""
+    if not isinstance(gaps, str) and (not isinstance(gaps, Mapping) or len(gaps) != 1):
+        raise ValueError(
+            f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, got {gaps!r}"
+        )
+    ((name, most),) = {gaps: None}.items() if isinstance(gaps, str) else gaps.items()
+    values = _read(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table)
+    if values.dtype.kind == "O" and values.size:
+        with suppress(TypeError, ValueError):  # dates of another calendar have differences
+            values = (values - values.flat[0]).astype("m8[us]")
+    if values.dtype.kind not in "iufmM":
+        raise TypeError(
+            f"gaps: {name!r} has dtype {values.dtype}; expected numbers or times, which rise from row to row"
+        )
+    values = values.astype({"i": "i8", "u": "i8", "f": "f8"}.get(values.dtype.kind, values.dtype))
+    return rows_behind_gaps(values, None if most is None else _most(most, name, values.dtype))
+
+
+def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
+    """The largest step from a row to the next, in the unit of the values."""
+    counts_time = dtype.kind in "mM"
+    kinds = (str, timedelta, np.timedelta64) if counts_time else (int, float, np.integer, np.floating)
+    if (
+        not isinstance(given, kinds)
+        or isinstance(given, bool)
+        or (isinstance(given, np.timedelta64) and not counts_time)
+    ):
+        expected = "a duration such as '1h'" if counts_time else "a number"
+        raise TypeError(f"gaps: {name!r} has dtype {dtype}; expected {expected} as its largest step, got {given!r}")
+    most: Any = given
+    if counts_time:
+        most = pd.Timedelta(given).to_timedelta64().astype(f"m8[{np.datetime_data(dtype)[0]}]").astype(np.int64)
+    if not most > 0:
+        raise ValueError(f"gaps: the largest step of {name!r} must be more than nothing, got {given!r}")
+    return most  # type: ignore[no-any-return]
+
+
+def _column(ds: xr.Dataset, option: str, name: str, dims: tuple[str, ...]) -> xr.Variable:
+    """A variable of one value for each row; torchrl's columns have the shape [time, 1]."""
+    if name not in ds.variables:
+        raise ValueError(f"{option}: there is no variable {name!r}; there are: {sorted(map(str, ds.variables))}")
+    variable = ds.variables[name]
+    ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
+    variable = variable.isel(dict.fromkeys(ones, 0))
+    if dims[-1] not in variable.dims or not set(variable.dims) <= set(dims):
+        raise ValueError(
+            f"{option}: expected one value of {name!r} for each row along {dims[-1]!r}, and its dims among {list(dims)}, found "
+            f"the dims {list(variable.dims)}; windows run along {dims[-1]!r} for each of the batch dims in front of it, which "
+            f"ds.td.set_batch_dims(...) chooses"
+        )
+    return variable
+
+
+def _read(variable: xr.Variable, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The values of a column for each row of the table."""
+    (values,) = read_variables([variable], [name])
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]
     missing = tuple(axis for axis, dim in enumerate(dims) if dim not in variable.dims)
-    return np.broadcast_to(np.expand_dims(values.transpose(order), missing), sizes)
+    return np.broadcast_to(np.expand_dims(np.asarray(values).transpose(order), missing), sizes)

@@ -408,19 +408,18 @@ def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
 
 
 def write_labels(dataset: Any, names: Iterable[str]) -> None:
-    """Name the axes that have neither a label nor a dimension scale.
+    """Name the axes that have no dimension scale, in place of the labels that they may have.
 
     Raises
     ------
     ValueError
         Where the attribute of the labels is there and holds none.
     """
-    labels = _labels(dataset)
-    if labels is None and _has(dataset, b"DIMENSION_LABELS"):
+    if _labels(dataset) is None and _has(dataset, b"DIMENSION_LABELS"):
         raise ValueError(
             f"{dataset.file.filename}: {dataset.name!r} has an attribute DIMENSION_LABELS that is no list of "
             f"{dataset.ndim} names; delete it with h5py (del file[{dataset.name!r}].attrs['DIMENSION_LABELS']), and try again"
         )
     for axis, name in enumerate(names):
-        if not (labels and labels[axis]) and not attached_scales(dataset, axis):
+        if not attached_scales(dataset, axis):
             dataset.dims[axis].label = name

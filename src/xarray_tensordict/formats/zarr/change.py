@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
@@ -32,8 +32,10 @@ from ...quiet import ZARR_SAYS, quiet
 from ...writing.running import compute_all
 from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
-from .target import ZarrTarget
 from .transaction import Staged, Taken, as_json, attrs_key, join, pending, taken
+
+if TYPE_CHECKING:
+    from .write import ZarrTarget
 
 Region = tuple[slice, ...]
 Block = tuple[Any, "zarr.Array[Any]", Region]
@@ -167,6 +169,7 @@ class Change:
         self.staged.document(key)
         self.staged.documents.setdefault(key, self.staged.found[key])  # which is committed without the mark
         marking = Change(self.target, self.zarr_format)
+        marking.staged.found = self.staged.found  # documents are read once
         mark = {"kind": "overwrite", "arrays": sorted(self.overwritten)}
         marking.set_attrs(self.path, **{INCOMPLETE_ATTR: mark})
         marking.finish()

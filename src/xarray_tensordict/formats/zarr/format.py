@@ -66,7 +66,7 @@ class ZarrFormat(Format):
         return open_bare(group=node, backend="zarr", mode=mode, **options)
 
     def check_replaceable(self, path: str) -> None:
-        from .target import check_replaceable, resolve_target
+        from .write import check_replaceable, resolve_target
 
         check_replaceable(resolve_target(path, None, None))
 

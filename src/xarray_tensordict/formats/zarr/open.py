@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import zarr
@@ -33,6 +35,9 @@ from ..._compat.zarr import (
     METADATA_KEYS,
     DocumentParser,
     ForkSafeZipStore,
+    base_store,
+    each_at_once,
+    get_bytes,
     group_from_zmetadata,
     implicit_group,
     list_members,
@@ -41,6 +46,7 @@ from ..._compat.zarr import (
     root_as_codes,
     unwrapped,
 )
+from ...core.metadata import COMMIT_ATTR
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
 from ..base import StoreOptions
@@ -129,7 +135,9 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
     with client_errors(source, description), quiet(*ZARR_SAYS):
         node, torch_dtype = _open(request)
         node = _at_absolute_path(node)
-        return Opened(as_committed(node) if isinstance(node, zarr.Group) else node, owns, torch_dtype)
+        if isinstance(node, zarr.Group) and COMMIT_ATTR in node.attrs:
+            node = as_committed(node)
+        return Opened(node, owns, torch_dtype)
 
 
 def _at_absolute_path(node: Node) -> Node:
@@ -252,6 +260,36 @@ def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
     return node
 
 
+def state_of(source: Any) -> Any:
+    """What changes with each commit to a store that is read document by document; None where that is not asked for.
+
+    Whoever reads several documents compares it before and afterwards.
+
+    Parameters
+    ----------
+    source
+        A path, a store, or a group that is already open.
+    """
+    if isinstance(source, str | os.PathLike):
+        text = os.fsdecode(source)
+        base: Any = None if "://" in text else LocalStore(text)
+    else:
+        base = base_store(source)
+    if isinstance(base, LocalStore):
+        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
+    if isinstance(base, MemoryStore):
+        return tuple(each_at_once(partial(get_bytes, base), ("zarr.json", ".zattrs", ".zmetadata")))
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 # -- members -----------------------------------------------------------------------------------------------------------
 
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -271,16 +309,21 @@ Member = tuple[str, Any]
 def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
     """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
     are_local = all(map(is_local, nodes))
-    names = [_names_in(folder_of(node)) for node in nodes] if are_local else list_members(nodes)
+    folders = {id(node): folder_of(node) for node in nodes} if are_local else {}
+    names = list(map(_names_in, folders.values())) if are_local else list_members(nodes)
     places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-    found = _from_files(nodes, places) if are_local else [_LEFT_TO_ZARR] * len(places)
+    found: list[Any] = [_LEFT_TO_ZARR] * len(places)
+    if are_local:
+        asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
+        parser = DocumentParser()
+        found = [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
     # what is out of the ordinary is opened by zarr, whose errors and choices hold
     rest = [number for number, member in enumerate(found) if member is _LEFT_TO_ZARR]
     for number, member in zip(rest, open_each([places[number] for number in rest]), strict=True):
         found[number] = member
     for number, (node, name) in enumerate(places):
         if isinstance(found[number], KeyError) and (
-            not are_local or os.path.isdir(os.path.join(folder_of(node), name))
+            not are_local or os.path.isdir(os.path.join(folders[id(node)], name))
         ):
             implicit = implicit_group(node, name)  # its length, so whether it is true, is the number of its members
             found[number] = found[number] if implicit is None else implicit
@@ -303,13 +346,6 @@ def _names_in(folder: str) -> list[str]:
         return sorted(set(os.listdir(folder)).difference(METADATA_KEYS))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _from_files(nodes: Sequence[zarr.Group], places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
-    folders = {id(node): folder_of(node) for node in nodes}
-    asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
-    parser = DocumentParser()
-    return [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
 
 
 def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[tuple[bytes | None, bytes | None] | OSError]:

@@ -38,9 +38,8 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
-from .local import Guard, GuardedArray, as_raw
-from .open import Node, Opened, child, is_remote, open_members, open_node
-from .transaction import state_of
+from .local import ChunkFiles, Guard, GuardedArray, as_raw
+from .open import Node, Opened, child, is_remote, open_members, open_node, state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
@@ -199,7 +198,6 @@ class _GroupReader:
             for name, value in attrs.items()
             if name not in MARKER_ATTRS and not name.lower().startswith("_nc")
         }
-        own = own_array_record(attrs.get(ARRAY_ATTR))
         return StoredGroup(
             self._key,
             self._arrays,
@@ -207,7 +205,7 @@ class _GroupReader:
             shown,
             recorded,
             left_out=self._left_out,
-            tensorclass=own.get("tensorclass"),
+            tensorclass=own_array_record(attrs.get(ARRAY_ATTR)).get("tensorclass"),
             incomplete=self._owner.incomplete(self._node, self._key),
         )
 
@@ -395,9 +393,10 @@ class _GroupReader:
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
         pieces = _pieces(array, encoding)
-        plain = straight is not None and not straight.is_compressed
+        plain = straight is not None and isinstance(straight.data, ChunkFiles)
         pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
-        return StoredArray(name, data, dims, attrs, encoding, raw=raw and array.ndim > 0, pieces=pieces)
+        is_raw, masks = raw and array.ndim > 0, mask and asked is None
+        return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, masks=masks)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""

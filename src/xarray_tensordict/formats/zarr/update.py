@@ -40,11 +40,12 @@ from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
 from ..places import reads_from
 from .change import Change, Region, zarr_writes
+from .completeness import tell_incomplete
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .target import ZarrTarget, resolve_target
 from .transaction import join, taken
+from .write import ZarrTarget, resolve_target
 
 
 @dataclass
@@ -94,12 +95,6 @@ class There:
             from .json_texts import stage_texts
 
             stage_texts(self.texts, added or {}, self)
-
-    def why_incomplete(self) -> str | None:
-        """What is missing in a store that bears a mark."""
-        from .completeness import tell_incomplete
-
-        return tell_incomplete(self.groups[""])
 
 
 def open_there(source: Source, target: ZarrTarget, options: ZarrOptions) -> There:
@@ -209,7 +204,7 @@ def append(source: Source, there: There, append_dim: str) -> None:
         For rows that do not fit.
     """
     if there.mark is not None:
-        told = there.why_incomplete() or "the store is marked as not complete"
+        told = tell_incomplete(there.groups[""]) or "the store is marked as not complete"
         raise ValueError(f"{told}. Nothing is appended to {there.where} before that")
     source, there.ds, dims = grown_dims(source, there.ds, append_dim)
     check_append(source, there.ds, dims, there.where)
@@ -426,7 +421,7 @@ def _complete(there: There, names: set[str]) -> None:
     """
     if there.mark is None:
         return
-    told, arrays = there.why_incomplete(), set(there.mark.get("arrays", ()))
+    told, arrays = tell_incomplete(there.groups[""]), set(there.mark.get("arrays", ()))
     if told is not None and not (arrays and arrays <= names):
         raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
     there.change.set_attrs(there.change.path, **{INCOMPLETE_ATTR: None})
