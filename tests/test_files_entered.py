@@ -25,7 +25,7 @@ BUDGETS = {
     "open_dataset and to_tensordict": 32,
     "to_zarr, a new store": 31,
     "to_zarr, rows appended": 35,
-    "ptd[idx]": 10,
+    "ptd[idx]": 9,
 }
 
 

@@ -247,9 +247,3 @@ def test_an_index_coordinate_is_no_voter_and_follows_its_dim():
     found = infer_batch([var("x", t=3, f=2), coord("f", f=2), coord("t", t=3), named("s", (), ())])
     assert found.batch_dims == ("t",)
     assert set(found.keys("batched")) == {("x",), ("t",)}
-
-
-def test_a_selection_of_no_rows_keeps_its_batch():
-    """A mask without the batch is the only array with elements then: the names of all decide."""
-    found = infer_batch([var("x", time=0, lat=3), var("m", lat=3)])
-    assert (found.batch_dims, found.batch_size) == (("time",), (0,))

@@ -79,9 +79,10 @@ class Groups:
 
 
 def test_a_walk_passes_over_private_groups_and_says_so():
-    store = Groups(a={}, a__b={}, _i_t={}, c={"CLASS": "INDEX"}, c__d={})
+    store = Groups(**{"a": {}, "a__b": {}, "a__b__.h": {}, "_i_t": {}, "c": {"CLASS": "INDEX"}, "c__d": {}})
     found = list(walk(store))
     assert [group.key for group in found] == [(), ("a",), ("a", "b")]
+    assert [str(each) for each in found[2].left_out] == ["'a/b/.h': it is a hidden group; group='a/b/.h' opens it"]
     assert ("_i_t",) not in store.asked
     what = "it is the search index of a PyTables table"
     assert found[0].left_out == [

@@ -284,3 +284,27 @@ def test_a_dim_comes_down_from_the_topmost_group_that_has_it():
     assert flat(named, {"a/g/y": (5,), "b/x": (9,)}, a=batch((None, 5)))[("a", "g", "y")] == ("a.g.t",)
     named = {"a/g/y": ("batch_0",), "b/x": ("batch_0",)}
     assert flat(named, {"a/g/y": (5,), "b/x": (9,)}, a=batch((None, 5)))[("a", "g", "y")] == ("a.batch_0",)
+
+
+def test_a_dim_comes_down_step_by_step_and_not_from_the_root():
+    named = {"a/g/h/y": ("t",), "a/g/z": ("t",), "b/x": ("t",)}
+    found = flat(named, {"a/g/h/y": (5,), "a/g/z": (5,), "b/x": (9,)})
+    assert found == {("a", "g", "h", "y"): ("a.g.t",), ("a", "g", "z"): ("a.g.t",), ("b", "x"): ("b.t",)}
+    named = {("a", "x"): ("t",), ("b", "x"): ("t",)}
+    found = qualify(named, {("a", "x"): (5,), ("b", "x"): (9,)}, Inference({(): batch(("t", 5))}, {}))
+    assert found[("a", "x")] == ("a.t",)
+
+
+def test_names_and_sizes_of_another_number_are_an_error():
+    key, batches = ("a", "x"), {("a",): batch(("t", 3))}
+    for named, sizes in (({key: ("t",)}, {key: (3, 4)}), ({key: ("t", "f")}, {key: (3,)})):
+        with pytest.raises(ValueError, match="zip"):
+            qualify(named, sizes, Inference({}, {}))
+        with pytest.raises(ValueError, match="zip"):
+            settle_sizes(named, sizes, {})
+        with pytest.raises(ValueError, match="zip"):
+            renamed_batches(batches, sizes, named, named)
+    with pytest.raises(ValueError, match="zip"):
+        renamed_batches(batches, {key: (3, 4)}, {key: ("t", "f")}, {key: ("t",)})
+    with pytest.raises(ValueError, match="zip"):
+        renamed_batches({("a",): GroupBatch(("t",), (3, 4), "given", "")}, {key: (3,)}, {key: ("t",)}, {key: ("t",)})

@@ -1,6 +1,8 @@
 """The end of a message about a name that is not there."""
 
-from xarray_tensordict.core.suggest import there_are
+import pytest
+
+from xarray_tensordict.core.suggest import check_choice, there_are
 
 
 def test_the_names_there_are_in_order():
@@ -19,3 +21,9 @@ def test_no_more_than_fifty_names():
     assert there_are("q", names[:50]) == f"there are: {names[:50]}"
     assert there_are("q", names) == f"there are: {names[:50]} and 1 more"
     assert there_are("q", [*names, "r"]) == f"there are: {names[:50]} and 2 more"
+
+
+def test_a_value_that_is_none_of_the_choices():
+    check_choice("mode", None, ("a", None))
+    with pytest.raises(ValueError, match=r"^mode: expected one of 'a', None, found 'b'$"):
+        check_choice("mode", "b", ("a", None))

@@ -640,6 +640,14 @@ SHAPES = [
 ]  # fmt: skip
 
 GROUPS = [
+    Row("groups of one size over different dims", [var("g/x", a=5, f=3), var("g/z", a=5), var("h/y", b=5, f=2), var("h/z", b=5)], [],
+        "the names differ", NONE, groups={"g": (5,), "h": (5,)}),
+    Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)],
+        [("a", 5)], "a name says nothing against an axis without one", NAMED),
+    Row("groups that share the first of two dims", [raw("g/x", 5, 4, 3), raw("g/z", 5, 4), raw("h/y", 5, 2), raw("h/z", 5)], [(None, 5)],
+        "as much as all of them share", SHAPE),
+    Row("a selection of no rows", [var("x", time=0, lat=3), var("m", lat=3)], [("time", 0)],
+        "the mask is the only array with elements; the names of all decide", NAMED, unbatched="m"),
     Row("a lone array with a tenth of the numbers", [raw("own", 10), raw("g/a", 15, 3), raw("g/b", 15, 3)], [(None, 10)],
         "10 of 100 numbers are not small", SHAPE, unbatched="g/a g/b"),
     Row("a lone array with less than a tenth", [raw("own", 10), raw("g/a", 15, 3), raw("g/b", 23, 2)], [],

@@ -132,20 +132,15 @@ def classify(info: ArrayInfo, batch: GroupBatch, *, sparse: bool = False) -> Ent
     if sparse:
         return "unbatched"
     names = {dim for dim in batch.dims if dim is not None}
-    held = names & set(info.dims)
-    if names and held == names and len(names) == len(batch.dims):
-        return "batched"
+    held = names.intersection(info.dims)
     length = len(batch.sizes)
-    if len(info.shape) >= length and info.shape[:length] == batch.sizes and _unnamed_fit(info, batch):
+    if len(held) == length:
+        return "batched"
+    leading = zip(info.dims, batch.dims, strict=False)
+    fits = all(dim is None or name is None or dim == name for dim, name in leading)
+    if fits and info.shape[:length] == batch.sizes:
         return "batched"
     return "partial" if held else "unbatched"
-
-
-def _unnamed_fit(info: ArrayInfo, batch: GroupBatch) -> bool:
-    """Whether the leading axes carry the batch names or none, one of them none (else the names decide)."""
-    leading = info.dims[: len(batch.sizes)]
-    fits = all(dim is None or name is None or dim == name for dim, name in zip(leading, batch.dims, strict=True))
-    return fits and (None in leading or None in batch.dims)
 
 
 @dataclass
