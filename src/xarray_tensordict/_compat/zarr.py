@@ -324,7 +324,11 @@ def implicit_group(node: zarr.Group, name: str) -> zarr.Group | None:
     store = node.store
 
     async def holds_a_node(path: str, depth: int) -> bool:
-        async for child in store.list_dir(path):
+        try:
+            children = [child async for child in store.list_dir(path)]
+        except NotADirectoryError:  # fsspec lists a file as a folder that holds itself
+            return False
+        for child in children:
             inner = f"{path}/{child.rstrip('/')}"
             for document in ("zarr.json", ".zgroup", ".zarray"):
                 if await store.exists(f"{inner}/{document}"):
