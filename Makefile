@@ -19,7 +19,7 @@ help:
 	@echo "make test-xarray        xarray's own suite, through this engine; CI runs it"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
 	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
-	@echo "make mutation           which changes of the inference no test notices (mutmut; an hour)"
+	@echo "make mutation           which changes of core no test notices (mutmut; ARGS="rules voting" for some modules)"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
@@ -63,9 +63,8 @@ test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and faults" $(ARGS)
 
 mutation: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet "mutmut>=3.8"
-	$(BIN)/python -m mutmut run --max-children $(WORKERS)
-	$(BIN)/python -m mutmut results
+	$(BIN)/python -m pip install --quiet "mutmut>=3.8,<3.9"
+	$(BIN)/python tests/mutation.py --workers $(WORKERS) $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
