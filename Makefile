@@ -10,7 +10,7 @@ TORCHRL := $(CURDIR)/$(VENV)/torchrl
 TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
 .DEFAULT_GOAL := help
-.PHONY: mutation help install demo test test-torchrl test-xarray test-slow test-faults bench lint format types doctest docs dist clean
+.PHONY: mutation help install demo test test-torchrl test-xarray test-slow test-faults bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
@@ -25,6 +25,7 @@ help:
 	@echo "make types              mypy --strict"
 	@echo "make doctest            the examples in docstrings"
 	@echo "make docs               the documentation, into docs/_build/html; a warning is an error"
+	@echo "make screenshots        the pictures in docs/_static again (needs chromium)"
 	@echo "make dist               wheel and sdist, checked, and the wheel tried in an environment of its own"
 	@echo "make clean              remove everything that was made here, the virtual environment included"
 
@@ -90,6 +91,9 @@ $(FOR_DOCS): pyproject.toml constraints.txt | $(INSTALLED)
 
 docs: $(FOR_DOCS)
 	$(BIN)/python -m sphinx -j auto -b html -W --keep-going docs docs/_build/html
+
+screenshots: $(FOR_DOCS)
+	$(BIN)/python docs/screenshots.py
 
 dist: $(INSTALLED)
 	rm -rf dist build/clean

@@ -12,7 +12,7 @@ import xarray as xr
 import zarr
 from tensordict import TensorDict
 
-from xarray_tensordict import open_persistent
+from xarray_tensordict import ArrayInfo, infer_batch, open_persistent
 
 from .jobs import Job, Sizes
 
@@ -24,6 +24,7 @@ def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     yield from _hdf5_leaves(folder, sizes)
     yield from _groups(folder, sizes)
     yield from _hdf5_groups(folder, sizes)
+    yield from _inference()
 
 
 def _zarr_leaves(folder: Path, sizes: Sizes, zarr_format: Literal[2, 3]) -> Iterator[Job]:
@@ -125,3 +126,17 @@ def _hdf5_groups(folder: Path, sizes: Sizes) -> Iterator[Job]:
             {"this package": lambda path=path: xr.open_datatree(path, engine="tensordict")},
             repeats=2,
         )
+
+
+def _inference() -> Iterator[Job]:
+    """The inference by itself, on descriptions of 100 arrays: at most 2 ms on a quiet machine for those in one group."""
+    numbers = range(100)
+    described = {
+        "over the same dims": [ArrayInfo((f"x{n}",), (10, 3, 5), dims=("time", "lat", "lon")) for n in numbers],
+        "over dims of their own": [ArrayInfo((f"x{n}",), (10 + n, 3), dims=(f"a{n}", f"b{n}")) for n in numbers],
+        "without names": [ArrayInfo((f"x{n}",), (10, n + 1)) for n in numbers],
+        "in 50 groups": [ArrayInfo((f"g{n // 2}", f"x{n % 2}"), (10, 3)) for n in numbers],
+        "in 50 nested groups": [ArrayInfo((*(f"g{m}" for m in range(n // 2)), f"x{n}"), (10, 3)) for n in numbers],
+    }
+    for what, arrays in described.items():
+        yield Job(f"infer the batch of 100 arrays {what}", {"this package": lambda arrays=arrays: infer_batch(arrays)})

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+import inference_fields
 import inference_practice
 import inference_rows
 import inference_rules
 from inference_rows import Row, coord, grid, key_of, named, raw, time, var
 from inference_stores import STORES, Described
-from xarray_tensordict.core.inference import infer_batch, may_have_more
+from xarray_tensordict.core.inference import infer_batch
 from xarray_tensordict.core.model import RecordedBatch
-from xarray_tensordict.core.voting import referenced_names
 
 ROWS = [
     *inference_rows.ROWS,
@@ -22,6 +22,7 @@ ROWS = [
     *inference_practice.PRACTICE,
     *inference_practice.GUARDS,
     *inference_rules.RULES,
+    *inference_fields.FIELDS,
 ]
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
@@ -246,35 +247,3 @@ def test_an_index_coordinate_is_no_voter_and_follows_its_dim():
     found = infer_batch([var("x", t=3, f=2), coord("f", f=2), coord("t", t=3), named("s", (), ())])
     assert found.batch_dims == ("t",)
     assert set(found.keys("batched")) == {("x",), ("t",)}
-
-
-def test_a_selection_of_no_rows_keeps_its_batch():
-    """A mask without the batch is the only array with elements then: the names of all decide."""
-    found = infer_batch([var("x", time=0, lat=3), var("m", lat=3)])
-    assert (found.batch_dims, found.batch_size) == (("time",), (0,))
-
-
-def test_a_group_beside_is_asked_only_where_it_could_have_more():
-    swallowed = [var("th", chain=2, draw=5, s=3), var("mu", chain=2, draw=5), coord("chain", chain=2)]
-    assert may_have_more(infer_batch(swallowed[:1]), swallowed[:1])
-    for arrays in (
-        swallowed,  # has both dims already
-        [*swallowed[:1], var("r", chain=2)],  # an array without the second dim
-        [var("x", chain=2, draw=5), var("y", chain=2, f=3)],  # two second dims
-        [named("x", ("chain", None), (2, 5))],
-        [raw("x", 4, 3)],
-        [var("m", lat=3, lon=4)],
-    ):
-        assert not may_have_more(infer_batch(arrays), arrays)
-
-
-def test_cf_attributes_refer_to_variables_by_name():
-    attrs = {
-        "bounds": "b",
-        "coordinates": "lat lon",
-        "cell_measures": "area: a",
-        "grid_mapping": "crs: x",
-        "units": "m",
-    }
-    assert referenced_names(attrs) == {"b", "lat", "lon", "a", "crs", "x"}
-    assert referenced_names({"bounds": 3}) == set()

@@ -16,8 +16,7 @@ from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 from xarray_tensordict.dataset.joined_rows import JoinedRows, RepeatedRow, is_joinable, joined_variable
-from xarray_tensordict.formats.places import place_of
-from xarray_tensordict.writing.lazy_sources import sources_of
+from xarray_tensordict.formats.places import place_of, sources_of
 
 
 class Counted(BackendArray):

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, ranges, reads, share
@@ -20,6 +20,7 @@ def all_of(order):
     return order.samples(0, int(order.cuts[-1]) if len(order.cuts) else 0)
 
 
+@settings(deadline=None)
 @given(marks(), st.integers(1, 40), st.integers(0, 3), st.integers(0, 3), st.integers(1, 5))
 def test_the_ranks_share_out_the_samples_without_overlap_and_equally(found, buffer, seed, epoch, world_size):
     count = int(found[-1])
@@ -31,12 +32,14 @@ def test_the_ranks_share_out_the_samples_without_overlap_and_equally(found, buff
         assert set(together) <= set(range(count))
 
 
+@settings(deadline=None)
 @given(marks(), st.integers(1, 40), st.integers(1, 4))
 def test_unshuffled_samples_come_as_they_are(found, buffer, world_size):
     orders = [all_of(Blocks(found, buffer).order(None, rank, world_size)) for rank in range(world_size)]
     assert np.concatenate(orders).tolist() == list(range(int(found[-1]) // world_size * world_size))
 
 
+@settings(deadline=None)
 @given(marks(), st.integers(1, 40), st.integers(0, 9))
 def test_a_block_lies_within_one_buffer(found, buffer, seed):
     order = Blocks(found, buffer).order([seed, 0], 0, 1)
@@ -47,6 +50,7 @@ def test_a_block_lies_within_one_buffer(found, buffer, seed):
     assert np.max(np.diff(order.cuts, prepend=0), initial=0) < buffer + np.max(np.diff(found), initial=1)
 
 
+@settings(deadline=None)
 @given(marks(), st.integers(1, 40), st.integers(0, 9), st.data())
 def test_any_part_of_an_order_is_what_stands_there(found, buffer, seed, data):
     count = int(found[-1])
@@ -81,6 +85,7 @@ def test_seed_and_epoch_choose_the_order():
     assert orders[1, 2] == tuple(blocks.order([1, 2], 0, 1).samples(0, 100).tolist())
 
 
+@settings(deadline=None)
 @given(marks(), st.integers(1, 30))
 def test_merged_blocks_cut_no_chunk(found, target):
     merged = merge_marks(found, target)
@@ -99,6 +104,7 @@ def test_common_borders_of_chunks():
     assert common_marks([(np.array([0, 5, 10]), 1), (np.array([0, 2, 4, 6, 8, 10]), 9)], 5).tolist()[1] == 2
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(1, 9), st.integers(1, 9), st.data())
 def test_reads_hold_each_position_of_their_batches_once_and_none_crosses_a_cut(count, step, size, data):
     cuts = every(step, count)
@@ -141,6 +147,7 @@ def windows_by_hand(episodes, width, stride):
     return found, runs, short
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 3).flatmap(
         lambda tables: st.integers(0, 20).flatmap(

@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
-from xarray_tensordict.formats.zarr.output_chunks import CHUNK_BYTES
+from xarray_tensordict.formats.zarr.new_arrays import CHUNK_BYTES
 
 KINDS = pytest.mark.parametrize("kind", ["zarr2", "zarr3", "h5"])
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])

@@ -24,7 +24,7 @@ from tensordict import TensorDict
 import xarray_tensordict
 from written import assert_gives_back, era, reopened
 from xarray_tensordict.formats.raw.arrays import RawArray
-from xarray_tensordict.formats.zarr.output_chunks import CHUNK_BYTES, default_chunks
+from xarray_tensordict.formats.zarr.new_arrays import CHUNK_BYTES, default_chunks
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict.writing import streaming
 

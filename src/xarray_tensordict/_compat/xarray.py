@@ -46,6 +46,18 @@ def data_of(variable: xr.Variable) -> Any:
     return variable._data
 
 
+def remade(variable: xr.Variable, *, dims: Any = None, data: Any = None, attrs: Any = None) -> xr.Variable:
+    """The same variable with other dims, values or attributes; nothing is read, and its encoding stays."""
+    new = xr.Variable(
+        variable.dims if dims is None else dims,
+        variable._data if data is None else data,
+        variable.attrs if attrs is None else attrs,
+        fastpath=True,
+    )
+    new.encoding = variable.encoding
+    return new
+
+
 def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.Variable:
     """The variable that xarray makes of an array of zarr, which need not be in the group of `store`.
 
@@ -76,9 +88,7 @@ def past_cache(variable: xr.Variable) -> xr.Variable:
         unwrapped = unwrapped.array
     if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
         return variable
-    bare = xr.Variable(variable.dims, unwrapped, variable.attrs, fastpath=True)
-    bare.encoding = variable.encoding
-    return bare
+    return remade(variable, data=unwrapped)
 
 
 def positional(variable: xr.Variable) -> xr.Variable:
@@ -165,22 +175,14 @@ def multiindex_dims(ds: xr.Dataset) -> frozenset[str]:
 def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
     """Transpose by axis number, lazily; ``Variable.transpose`` goes by name, which a repeated dim does not allow."""
     data: Any = indexing.as_indexable(variable._data).transpose(tuple(order))
-    moved = xr.Variable([variable.dims[axis] for axis in order], data, variable.attrs, fastpath=True)
-    moved.encoding = variable.encoding
-    return moved
-
-
-def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any, Any] | None:
-    """Which positions along an axis of the stored array a lazy variable shows; None where that is not known.
-
-    It is not for what is in memory, and behind a selection of points.
-    """
-    place = stored_place(variable, axis)
-    return None if place is None else place[1]
+    return remade(variable, dims=[variable.dims[axis] for axis in order], data=data)
 
 
 def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndarray[Any, Any]] | None:
-    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None as above."""
+    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None where that is not known.
+
+    It is not for what is in memory, and behind a selection of points.
+    """
     found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
     data: Any = variable._data
     while not isinstance(data, BackendArray):

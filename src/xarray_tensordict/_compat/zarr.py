@@ -92,11 +92,26 @@ async def create_only(store: Store, key: str, content: bytes) -> None:
 
 def each_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
     """What a function gives for each item, all requests at once; where one fails it raises when none is on its way any more."""
-    found = _for_each(function, items, return_exceptions=True) if items else []
+    found = _tried_at_once(function, items)
     for each in found:
         if isinstance(each, BaseException):
             raise each
     return found
+
+
+def _tried_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
+    """What a function gives or raises for each item; as many at once as zarr itself asks for."""
+
+    async def all_of_them() -> list[Any]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+        async def one(item: T) -> Any:
+            async with limit:
+                return await function(item)
+
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    return sync(all_of_them()) if items else []
 
 
 def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
@@ -159,30 +174,9 @@ def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) ->
     return zarr.Group(zarr.AsyncGroup._from_bytes_v2(path, own[0], own[1], buffer))
 
 
-def _for_each(
-    function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T], *, return_exceptions: bool = False
-) -> list[Any]:
-    """Wait for what a function asks of zarr for each item; as many at once as zarr itself asks for."""
-
-    async def all_of_them() -> list[Any]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
-
-        async def one(item: T) -> Any:
-            async with limit:
-                return await function(item)
-
-        return await asyncio.gather(*map(one, items), return_exceptions=return_exceptions)
-
-    return sync(all_of_them())
-
-
 def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
     """The names of all members of some groups, which are asked at once."""
-
-    async def names_in(node: zarr.Group) -> list[str]:
-        return sorted((await _listed(node)).difference(METADATA_KEYS))
-
-    return _for_each(names_in, nodes)
+    return [sorted(names.difference(METADATA_KEYS)) for names in each_at_once(_listed, nodes)]
 
 
 def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
@@ -193,7 +187,7 @@ def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         return await node._async_group.getitem(name)
 
     with quiet(*ZARR_SAYS):
-        return [_as_sync(member) for member in _for_each(opened, places, return_exceptions=True)] if places else []
+        return [_as_sync(member) for member in _tried_at_once(opened, places)]
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -219,7 +213,7 @@ def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseExcepti
     async def read(array: zarr.Array[Any]) -> bytes:
         return np.asarray(await array._async_array.getitem(...)).tobytes()
 
-    return _for_each(read, arrays, return_exceptions=True) if arrays else []
+    return _tried_at_once(read, arrays)
 
 
 def unpickles(array: zarr.Array[Any]) -> bool:
@@ -347,15 +341,9 @@ def implicit_group(node: zarr.Group, name: str) -> zarr.Group | None:
 
 
 def root_as_codes(source: Any, storage_options: dict[str, Any] | None) -> tuple[zarr.Array[Any], str]:
-    """The one array of a store, as :func:`open_as_codes` gives it; raises a KeyError where there is none."""
+    """The one array of a store, as :func:`open_as_codes` gives it."""
     path = sync(make_store_path(source, mode="r", storage_options=storage_options))
-    buffer = sync((path / "zarr.json").get())
-    return _as_codes(path, None if buffer is None else json.loads(buffer.to_bytes()))
-
-
-def open_as_codes(node: zarr.Group, name: str) -> tuple[zarr.Array[Any], str]:
-    """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too."""
-    return _as_codes(StorePath(node.store, _below(node, name)), document(node, f"{name}/zarr.json"))
+    return open_as_codes(path.store, path.path)
 
 
 def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[Any], str | None]:
@@ -364,19 +352,27 @@ def open_again(store: Store, path: str, zarr_format: Any) -> tuple[zarr.Array[An
         with quiet(*ZARR_SAYS):
             return zarr.open_array(store, path=path, zarr_format=zarr_format, mode="r"), None
     except ValueError:
-        place = StorePath(store, path)
-        buffer = sync((place / "zarr.json").get())
-        return _as_codes(place, None if buffer is None else json.loads(buffer.to_bytes()))
+        return open_as_codes(store, path)
 
 
-def _as_codes(path: StorePath, metadata: Any) -> tuple[zarr.Array[Any], str]:
-    if metadata is None:
-        raise KeyError(path.path)
+def open_as_codes(store: Store, path: str) -> tuple[zarr.Array[Any], str]:
+    """Open a v3 array of a dtype that numpy lacks as the integers of the same width; gives the dtype of torch, too.
+
+    Raises
+    ------
+    KeyError
+        Where there is no such array, or it is of another dtype.
+    """
+    place = StorePath(store, path)
+    buffer = sync((place / "zarr.json").get())
+    if buffer is None:
+        raise KeyError(path)
+    metadata = json.loads(buffer.to_bytes())
     declared = metadata["data_type"]
     torch_dtype = declared["name"] if isinstance(declared, dict) else declared
     code = FLOAT_CODES[torch_dtype]
     metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
-    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=path)), torch_dtype
+    return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=place)), torch_dtype
 
 
 def _fill_code(fill: Any, torch_dtype: str) -> int:

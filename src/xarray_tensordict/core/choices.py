@@ -9,7 +9,7 @@ from typing import Any
 
 from .features import Dims, is_made_up, is_marked
 from .model import ArrayInfo, GroupBatch, RecordedBatch
-from .rules import Ballot, by_shape, names_at
+from .rules import Ballot, by_shape, names_at, no_batch
 from .suggest import there_are
 
 BatchDims = str | Sequence[str] | int
@@ -19,7 +19,7 @@ def sizes_of(arrays: Iterable[ArrayInfo]) -> dict[str, int]:
     """The size of each named dim; the larger one where two arrays disagree."""
     sizes: dict[str, int] = {}
     for info in arrays:
-        for dim, size in zip(info.dims, info.shape, strict=True):
+        for dim, size in info.axes:
             if dim is not None:
                 sizes[dim] = max(size, sizes.get(dim, 0))
     return sizes
@@ -67,13 +67,11 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
             f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
             f"ds.td.set_batch_dims({list(names)})"
         )
-    count = len(names)
-    as_found = count <= len(found.dims) and all(
-        name == dim or (dim is None and name in unknown) for name, dim in zip(names, found.dims, strict=False)
-    )
-    all_unnamed = len(unknown) == count and all(None in info.dims[:count] for info in ballot.voters)
-    if as_found or (all_unnamed and ballot.voters):
-        batch = _by_count(ballot, count, found)
+    leading = [found.dims, *(info.dims for info in _led_by(ballot.voters, found))]
+    pairs = [(name, dim) for dims in leading for name, dim in zip(names, dims, strict=False)]
+    new = {name for name, dim in pairs if dim is None}
+    if new == set(unknown) and all(dim in (None, name) for name, dim in pairs):
+        batch = _by_count(ballot, len(names), found)
         return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
     raise ValueError(
         f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
@@ -96,9 +94,8 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
     dims, sizes = reference.dims[:count], reference.shape[:count]
     _check_not_repeated([reference], [dim for dim in dims if dim is not None], "give a smaller count")
-    wrong = [info for info in voters if info.shape[:count] != sizes or len(info.shape) < count]
-    if wrong:
-        wrong = [info for info in wrong if info is not reference]
+    wrong = [info for info in voters if info.shape[:count] != sizes]
+    if wrong or len(sizes) < count:
         raise ValueError(
             f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
             + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
@@ -150,65 +147,48 @@ def by_record(
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
     dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
+    named: dict[str | None, int] = {dim: size for dim, size in zip(dims, record.sizes, strict=True) if dim is not None}
+    leads = any(info.shape[:length] == record.sizes for info in ballot.arrays)
+    wrong = [
+        info
+        for info in ballot.voters
+        if info.shape[:length] != record.sizes
+        and (
+            info.dims[0] is None or not (named or leads) or any(named.get(dim, size) != size for dim, size in info.axes)
+        )
+    ]
+    if wrong and not leads:
+        return _corrected(wrong[0], ballot, record, dims)
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
-    batch = GroupBatch(dims, record.sizes, "recorded", f"the store records {said}")
-    candidates = [info for info in ballot.voters if len(info.shape) >= length and not _is_partial(info, record, dims)]
-    # arrays without elements have no vote, and still show that a batch of size zero is true
-    empty = [info for info in ballot.arrays if 0 in info.shape]
-    if not length or not candidates or any(info.shape[:length] == record.sizes for info in (*candidates, *empty)):
-        contradicting = [info for info in ballot.voters if _contradicts(info, record, dims)]
-        return batch, [_contradiction(info, record, ballot) for info in contradicting]
-    return _corrected(ballot, record, dims)
-
-
-def _contradicts(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array that a tensordict must have written does not lead with the recorded batch any more."""
-    assert record.sizes is not None
-    if not record.sizes or info.shape[: len(record.sizes)] == record.sizes:
-        return False
-    # a partial array has some of the batch dims: only their sizes can be wrong
-    recorded = dict(zip(dims, record.sizes, strict=True))
-    pairs = zip(info.dims, info.shape, strict=True)
-    return info.dims[0] is None or any(size != recorded.get(dim, size) for dim, size in pairs if dim is not None)
-
-
-def _is_partial(info: ArrayInfo, record: RecordedBatch, dims: Dims) -> bool:
-    """Whether an array has some of the recorded dims, by name, and not all: it says nothing about the others."""
-    names = set(dims)
-    held = names.intersection(info.dims)
-    return None not in names and bool(held) and held != names and not _contradicts(info, record, dims)
-
-
-def _contradiction(info: ArrayInfo, record: RecordedBatch, ballot: Ballot) -> str:
-    return (
+    return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
-        f"{list(record.sizes or ())}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
+        f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
-    )
+        for info in wrong
+    ]
 
 
 def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
     leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
     # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
     marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
-    return names_at(marked or leaders, len(sizes)) if leaders else (None,) * len(sizes)
+    return names_at(marked or leaders, len(sizes))
 
 
-def _corrected(ballot: Ballot, record: RecordedBatch, dims: Dims) -> tuple[GroupBatch | None, list[str]]:
-    assert record.sizes is not None
-    found = by_shape(ballot, at_most=len(record.sizes))
-    sizes = found.sizes if found else ()
-    first = next(info for info in ballot.voters if len(info.shape) >= len(record.sizes))
+def _corrected(
+    wrong: ArrayInfo, ballot: Ballot, record: RecordedBatch, dims: Dims
+) -> tuple[GroupBatch | None, list[str]]:
+    said = list(record.sizes or ())
+    found = by_shape(ballot, at_most=len(said)) or no_batch("")
+    sizes = list(found.sizes)
     warning = (
-        f"{ballot.where}: the recorded batch size {list(record.sizes)} does not fit {'/'.join(first.key)!r} of shape "
-        f"{list(first.shape)}; the batch size is taken from the arrays, {list(sizes)}. Write the store again or "
+        f"{ballot.where}: the recorded batch size {said} does not fit {'/'.join(wrong.key)!r} of shape "
+        f"{list(wrong.shape)}; the batch size is taken from the arrays, {sizes}. Write the store again or "
         f"annotate it to make the record true"
     )
-    names = tuple(name or (found.dims[axis] if found else None) for axis, name in enumerate(dims[: len(sizes)]))
-    reason = (
-        f"the store records batch size {list(record.sizes)}, which the arrays contradict: they lead with {list(sizes)}"
-    )
-    return GroupBatch(names, sizes, "recorded", reason), [warning]
+    names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
+    reason = f"the store records batch size {said}, which the arrays contradict: they lead with {sizes}"
+    return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 
 # -- rule 2: names that were recorded in memory ------------------------------------------------------------------------
@@ -258,8 +238,8 @@ def _followed(
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
-    has another dim in the place of the old one; after a reduction it has none there. The only new dim takes the place of those
-    that are gone if all of them were chosen: whichever of them it is, it is the batch.
+    has another dim in the place of the old one; after a reduction it has none there. One new dim for several that were all
+    chosen is the batch, whichever of them it was.
     """
     coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
     arrays = {"/".join(info.key): [str(dim) for dim in info.dims] for info in ballot.arrays}
@@ -272,8 +252,11 @@ def _followed(
         old = [dim for dim in before if dim in gone]
         new = [dim for dim in after if dim not in before]
         stacks = {found[dim] for dim in old if dim in found} - coordinates.keys()
-        if len(new) == 1 and len(after) == len(before) - len(old) + 1 and ({*old} <= {*names} or {*new} == stacks):
-            found = dict.fromkeys(old, new[0]) | found  # stacked without an index, a dim without a coordinate, too
+        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
+            # stacked without an index: into a dim that one of them has as its coordinate, or all of them were chosen
+            in_place = after.index(new[0]) == before.index(old[0])
+            chosen = len(old) > 1 and {*old} <= {*names} and (in_place or new[0] not in ballot.stops)
+            found = (dict.fromkeys(old, new[0]) if chosen or {*new} == stacks else {}) | found
         left = [dim for dim in before if dim in after or (dim in gone and dim not in found)]
         right = [dim for dim in after if dim in before or dim not in found.values()]
         for olds, news in _places(left, right):

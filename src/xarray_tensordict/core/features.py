@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .model import ArrayInfo
+from .model import ArrayInfo, elements
 
 Dims = tuple[str | None, ...]
 
@@ -30,10 +30,11 @@ _SPATIAL_STANDARD_NAMES = frozenset(
     "atmosphere_hybrid_sigma_pressure_coordinate atmosphere_hybrid_height_coordinate ocean_s_coordinate "
     "ocean_s_coordinate_g1 ocean_s_coordinate_g2 ocean_layer".split()
 )
-_LATITUDE_UNITS = frozenset("degrees_north degree_north degree_n degrees_n degreen degreesn".split())
-_LONGITUDE_UNITS = frozenset("degrees_east degree_east degree_e degrees_e degreee degreese".split())
-_LATITUDE_NAMES = frozenset({"lat", "latitude", "nav_lat", "xlat"})
-_LONGITUDE_NAMES = frozenset({"lon", "longitude", "nav_lon", "xlong"})
+_HORIZONTAL_UNITS = frozenset(
+    "degrees_north degree_north degree_n degrees_n degreen degreesn "
+    "degrees_east degree_east degree_e degrees_e degreee degreese".split()
+)
+_HORIZONTAL_NAMES = frozenset("lat latitude nav_lat xlat lon longitude nav_lon xlong".split())
 _TIME_NAMES = frozenset({"time", "t", "date", "datetime"})
 
 MADE_UP = "an axis without a name"
@@ -71,84 +72,83 @@ def is_marked(dim: str | None) -> bool:
     return dim is not None and _MARKED.fullmatch(_local(dim)) is not None
 
 
-def _paired(dims: Dims) -> set[str]:
-    """The dims of one array that are x and y of one grid: ``x_rho`` beside ``y_rho``."""
-    axes = {dim: found[1] for dim in dims if dim is not None and (found := _PAIRED.fullmatch(_local(dim).lower()))}
-    return set(axes) if set(axes.values()) == {"x", "y"} else set()
+@lru_cache(2**14)
+def _axis_of_pair(dim: str) -> str | None:
+    found = _PAIRED.fullmatch(_local(dim).lower())
+    return found and found[1]
 
 
 # -- feature dims ------------------------------------------------------------------------------------------------------
 
 
-def feature_dims(arrays: Iterable[ArrayInfo], voters: Iterable[ArrayInfo]) -> dict[str, str]:
+def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Iterable[ArrayInfo]) -> dict[str, str]:
     """Find the dims that hold features or space, each with the reason as the end of "'lat' is ...".
 
     Parameters
     ----------
+    dims
+        The dims that are asked for.
     arrays
-        All arrays in reach: the coordinates among them say what a dim is.
+        All arrays in reach: they say what a dim is.
     voters
-        The arrays that vote.
+        Those of them that vote.
 
     Examples
     --------
-    >>> feature_dims([], [ArrayInfo(("t2m",), (4, 3), dims=("time", "lat"))])
+    >>> feature_dims(["time", "lat"], [], [])
     {'lat': 'a feature dim by its name'}
     """
-    arrays, voters = tuple(arrays), tuple(voters)
-    found: dict[str, str] = {}
+    found = {dim: "a feature dim by its name" for dim in dims if is_feature_name(dim)}
+    asked = set(dims)
+    telling = [info for info in arrays if not asked.isdisjoint(info.dims)]
     longest: dict[str, int] = {}
-    for dims, shape in dict.fromkeys((info.dims, info.shape) for info in (*arrays, *voters)):
-        paired = _paired(dims)
-        for dim, size in zip(dims, shape, strict=True):
-            if dim is None:
-                continue
-            longest[dim] = max(size, longest.get(dim, 0))
-            if is_feature_name(dim):
-                found[dim] = "a feature dim by its name"
-            elif dim in paired:
-                found[dim] = "space, as one of a pair of x and y"
-            elif dims.count(dim) > 1:
-                found[dim] = "more than once in one array"
-    found.update((dim, MADE_UP) for dim, size in longest.items() if is_made_up(dim, size))
-    for info in arrays:
-        if info.dims == (info.key[-1],) and _is_spatial_coordinate(info):
-            found[info.key[-1]] = "space by its CF attributes"
-        elif _is_grid(info, voters):
-            found.update((dim, f"space, on the grid of {info.key[-1]!r}") for dim in info.dims if dim is not None)
-    return found
+    for axes in dict.fromkeys(info.axes for info in telling):
+        pair = {letter: dim for dim, _ in axes if dim is not None and (letter := _axis_of_pair(dim))}
+        if len(pair) == 2:
+            found |= dict.fromkeys(pair.values(), "space, as one of a pair of x and y")
+        seen = set()
+        for dim, size in axes:
+            if dim is not None:
+                longest[dim] = max(size, longest.get(dim, 0))
+                if dim in seen:
+                    found[dim] = "more than once in one array"
+                seen.add(dim)
+    found |= {dim: MADE_UP for dim, size in longest.items() if is_made_up(dim, size)}
+    grids = {info.dims: info.key[-1] for info in telling if len(info.dims) == 2 and _is_horizontal(info)}
+    for grid, name in grids.items():
+        if _is_grid(set(grid), voters):
+            found |= {dim: f"space, on the grid of {name!r}" for dim in grid if dim is not None}
+    spatial = [info.key[-1] for info in telling if info.dims == (info.key[-1],) and _is_spatial_coordinate(info)]
+    return found | dict.fromkeys(spatial, "space by its CF attributes")
 
 
-def _is_latitude(info: ArrayInfo) -> bool:
-    units = str(info.attrs.get("units", "")).lower()
-    standard_name = info.attrs.get("standard_name")
-    return standard_name == "latitude" or units in _LATITUDE_UNITS or info.key[-1].lower() in _LATITUDE_NAMES
+def _units(info: ArrayInfo) -> str:
+    return str(info.attrs.get("units", "")).lower()
 
 
-def _is_longitude(info: ArrayInfo) -> bool:
-    units = str(info.attrs.get("units", "")).lower()
-    standard_name = info.attrs.get("standard_name")
-    return standard_name == "longitude" or units in _LONGITUDE_UNITS or info.key[-1].lower() in _LONGITUDE_NAMES
-
-
-def _is_spatial_coordinate(info: ArrayInfo) -> bool:
-    attrs = info.attrs
-    units = str(attrs.get("units", "")).lower()
+def _is_horizontal(info: ArrayInfo) -> bool:
+    """Whether an array is a latitude or a longitude."""
     return (
-        str(attrs.get("axis", "")).upper() in {"X", "Y", "Z"}
-        or attrs.get("standard_name") in _SPATIAL_STANDARD_NAMES
-        or units in _LATITUDE_UNITS
-        or units in _LONGITUDE_UNITS
-        or attrs.get("positive") in {"up", "down"}
+        info.attrs.get("standard_name") in {"latitude", "longitude"}
+        or _units(info) in _HORIZONTAL_UNITS
+        or info.key[-1].lower() in _HORIZONTAL_NAMES
     )
 
 
-def _is_grid(info: ArrayInfo, voters: Iterable[ArrayInfo]) -> bool:
-    """A 2-D latitude or longitude whose dims some voter has behind another; without that it is a swath."""
-    if len(info.shape) != 2 or None in info.dims or not (_is_latitude(info) or _is_longitude(info)):
-        return False
-    grid = set(info.dims)
-    return any(grid <= set(voter.dims) and voter.dims[0] not in grid for voter in voters)
+def _is_spatial_coordinate(info: ArrayInfo) -> bool:
+    return (
+        str(info.attrs.get("axis", "")).upper() in {"X", "Y", "Z"}
+        or info.attrs.get("standard_name") in _SPATIAL_STANDARD_NAMES
+        or _units(info) in _HORIZONTAL_UNITS
+        or info.attrs.get("positive") in {"up", "down"}
+    )
+
+
+def _is_grid(grid: set[str | None], voters: Iterable[ArrayInfo]) -> bool:
+    """Whether the dims of a latitude are a grid: half of the numbers over them have another dim in front; else a swath."""
+    over = [voter for voter in voters if grid <= set(voter.dims)]
+    behind = [voter for voter in over if voter.dims[0] not in grid]
+    return bool(behind) and 2 * elements(behind) >= elements(over)
 
 
 # -- times -------------------------------------------------------------------------------------------------------------

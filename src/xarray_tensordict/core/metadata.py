@@ -45,7 +45,7 @@ NS_ATTRS: Mapping[str, Mapping[str, str]] = {
 INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
 COMMIT_ATTR = "__xarray_tensordict_commit__"
-"""Group attribute of this package while the metadata of a zarr store is replaced: a journal holds it as it was."""
+"""Group attribute of this package while the metadata of a zarr store is replaced: the documents as they were, by key."""
 MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR, COMMIT_ATTR})
 """Attributes that belong to the formats and are not shown."""
 

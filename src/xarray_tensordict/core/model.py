@@ -8,7 +8,7 @@ knows neither zarr nor h5py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -175,6 +175,11 @@ def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:
             group.left_out.append(LeftOut(key, f"it is {what}; group={'/'.join(key)!r} opens it", warns=False))
 
 
+def text_of(value: Any) -> Any:
+    """A value of an attribute; bytes, as HDF5 has them, as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
     """Say what a group is that a format keeps for itself, else None.
 
@@ -185,9 +190,7 @@ def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
     >>> private_group("_i_table", {})
     'the search index of a PyTables table'
     """
-    kind = attrs.get("CLASS")
-    kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
-    if name.startswith("_i_") or kind in ("TINDEX", "INDEX"):
+    if name.startswith("_i_") or text_of(attrs.get("CLASS")) in ("TINDEX", "INDEX"):
         return "the search index of a PyTables table"
     if name in {"#refs#", "#subsystem#"}:
         return "a group that MATLAB keeps for itself"
@@ -249,10 +252,20 @@ class ArrayInfo:
                 f"{'/'.join(self.key)!r}: {len(self.dims)} dims {list(self.dims)} for shape {list(self.shape)}"
             )
 
+    @property
+    def axes(self) -> tuple[tuple[str | None, int], ...]:
+        """Name and size of each axis."""
+        return tuple(zip(self.dims, self.shape, strict=True))
+
     @cached_property
     def size(self) -> int:
         """How many elements it has."""
         return math.prod(self.shape)
+
+
+def elements(arrays: Iterable[ArrayInfo]) -> int:
+    """How many elements arrays hold together."""
+    return sum(info.size for info in arrays)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from .features import MADE_UP, Dims, is_marked, is_time, is_time_name
-from .model import ArrayInfo, EvidenceKind, GroupBatch
+from .features import MADE_UP, Dims, feature_dims, is_marked, is_time, is_time_name
+from .model import ArrayInfo, EvidenceKind, GroupBatch, elements
 from .voting import NOT_NUMERIC, Silent, did_not_vote, names_of
 
 
@@ -28,10 +28,8 @@ class Ballot:
         The members that do not vote, each with the reason.
     arrays
         All arrays of the group.
-    reach
-        The arrays that say what a dim is: those of the group and of the groups above it.
-    stops
-        The feature dims, each with the reason.
+    above
+        The named arrays of the groups above it. Together with `arrays` they say what a dim is.
     where
         How messages call the group.
     """
@@ -39,9 +37,19 @@ class Ballot:
     voters: tuple[ArrayInfo, ...]
     silent: Silent
     arrays: tuple[ArrayInfo, ...]
-    reach: tuple[ArrayInfo, ...]
-    stops: dict[str, str]
+    above: tuple[ArrayInfo, ...]
     where: str
+
+    @cached_property
+    def reach(self) -> tuple[ArrayInfo, ...]:
+        """The arrays that say what a dim is."""
+        return (*self.arrays, *self.above)
+
+    @cached_property
+    def stops(self) -> dict[str, str]:
+        """The feature dims, each with the reason."""
+        dims = {dim for info in self.arrays for dim in info.dims if dim is not None}
+        return feature_dims(dims, self.reach, self.voters)
 
     @cached_property
     def holders(self) -> dict[str, list[ArrayInfo]]:
@@ -66,7 +74,8 @@ class Ballot:
     @cached_property
     def contenders(self) -> list[_Contender]:
         """All dims that are no features, the best first."""
-        return _contenders(self)
+        found = [_Contender(dim, self) for dim in self.holders if dim not in self.stops]
+        return sorted(found, key=lambda each: each.rank)
 
     @cached_property
     def named(self) -> int:
@@ -78,14 +87,6 @@ class Ballot:
         """The highest rank of the voters that are not led by a feature dim, and their numbers."""
         rivals = [info for info in self.voters if info.dims[0] not in self.stops]
         return max(len(info.shape) for info in rivals), elements(rivals)
-
-    def is_time_like(self, dim: str) -> bool:
-        """Whether a dim is a time by its plain name or by its coordinate."""
-        return is_time_name(dim) or dim in self.times
-
-    def is_preferred(self, dim: str) -> bool:
-        """Whether something but the number of elements speaks for a dim."""
-        return is_marked(dim) or dim in self.unlimited or self.is_time_like(dim)
 
 
 def no_batch(reason: str, notes: Iterable[str] = ()) -> GroupBatch:
@@ -103,82 +104,65 @@ def find_batch(ballot: Ballot) -> GroupBatch:
     found = by_named_dims(ballot)
     if found is None and any(info.dims[0] is None for info in ballot.voters):
         found = by_shape(ballot)
-    found = found or no_batch(_why_not(ballot), _hidden_dim(ballot))
-    return with_notes(found, did_not_vote(ballot.silent))
-
-
-def elements(arrays: Iterable[ArrayInfo]) -> int:
-    """How many numbers arrays hold together."""
-    return sum(info.size for info in arrays)
+    return with_notes(found or _nothing(ballot), did_not_vote(ballot.silent))
 
 
 # -- rule 3: named dims ------------------------------------------------------------------------------------------------
 
+_PREFERRED = ("is a batch axis by its name", "can grow", "is a time", "leads more numbers", "comes first by name")
 
-@dataclass(frozen=True)
+
 class _Contender:
-    """A dim that could be the first of the batch: the voters it leads, those that have it elsewhere, and why it is none."""
+    """A dim that could be the first of the batch.
 
-    dim: str
-    leads: tuple[ArrayInfo, ...]
-    elsewhere: tuple[ArrayInfo, ...]
-    lost: str
+    Attributes
+    ----------
+    leads, elsewhere
+        The voters that it leads, and those that have it elsewhere.
+    rank
+        Sort key, the best first, as `_PREFERRED` says.
+    lost
+        Why it cannot be the first of the batch, "" where it can; "{}" stands for the names of `elsewhere`.
+    """
+
+    def __init__(self, dim: str, ballot: Ballot) -> None:
+        self.dim = dim
+        self.leads = tuple(info for info in ballot.holders[dim] if info.dims[0] == dim)
+        self.elsewhere = tuple(info for info in ballot.holders[dim] if info.dims[0] != dim)
+        numbers = elements(self.leads)
+        is_time_like = is_time_name(dim) or dim in ballot.times
+        self.rank = (not is_marked(dim), dim not in ballot.unlimited, not is_time_like, -numbers, dim)
+        self.lost = self._lost(numbers, ballot)
+
+    @property
+    def preferred(self) -> bool:
+        """Whether something but the number of elements speaks for it."""
+        return not all(self.rank[:3])
+
+    def _lost(self, numbers: int, ballot: Ballot) -> str:
+        if not self.leads:
+            return "it is not the first dim of {}"
+        if self.elsewhere and numbers <= elements(self.elsewhere):
+            return "it is not the first dim of {}, with as many numbers or more"
+        if not self.preferred:
+            return "" if 2 * numbers >= ballot.named else "it leads less than half of the numbers"
+        # a land mask, tie points or a mask of three dims have no say against a time
+        highest, of_rivals = ballot.rivals_of_time
+        is_main = any(len(info.shape) == highest for info in self.leads) or 2 * numbers > of_rivals
+        return "" if is_main else "it leads no array of the highest rank, nor most of the numbers"
 
 
 def by_named_dims(ballot: Ballot) -> GroupBatch | None:
     """Rule 3: the dim that leads the main arrays, then each further dim that all of them go on with."""
-    contenders = ballot.contenders
-    best = next((each for each in contenders if not each.lost), None)
+    best = next((each for each in ballot.contenders if not each.lost), None)
     if best is None:
         return None
-    unnamed = [info for info in ballot.voters if info.dims[0] is None]
-    if not ballot.is_preferred(best.dim) and 2 * elements(unnamed) > elements(ballot.voters):
-        shared = by_shape(ballot)
-        if shared is not None:
-            return shared
-    return _grown(best, contenders, ballot)
+    unnamed = elements(info for info in ballot.voters if info.dims[0] is None)
+    shared = by_shape(ballot) if not best.preferred and 2 * unnamed > elements(ballot.voters) else None
+    return shared or _grown(best, ballot)
 
 
-def _contenders(ballot: Ballot) -> list[_Contender]:
-    found = []
-    for dim in ballot.holders:
-        if dim not in ballot.stops:
-            leads = tuple(info for info in ballot.holders[dim] if info.dims[0] == dim)
-            elsewhere = tuple(info for info in ballot.holders[dim] if info.dims[0] != dim)
-            found.append(_Contender(dim, leads, elsewhere, _why_not_first(dim, leads, elsewhere, ballot)))
-    return sorted(found, key=lambda each: _preference(each, ballot))
-
-
-def _why_not_first(dim: str, leads: Sequence[ArrayInfo], elsewhere: Sequence[ArrayInfo], ballot: Ballot) -> str:
-    """Why a dim cannot be the first of the batch, as the end of "'time' is not taken: ..."; "" where it can."""
-    if not leads:
-        return f"it is not the first dim of {_names(elsewhere)}"
-    if elsewhere and elements(leads) <= elements(elsewhere):
-        return f"it is not the first dim of {_names(elsewhere)}, with as many numbers or more"
-    if not ballot.is_preferred(dim):
-        return "" if 2 * elements(leads) >= ballot.named else "it leads less than half of the numbers"
-    # a land mask, tie points or a mask of three dims have no say against a time
-    rank, numbers = ballot.rivals_of_time
-    is_main = any(len(info.shape) == rank for info in leads) or 2 * elements(leads) > numbers
-    return "" if is_main else "it leads no array of the highest rank, nor most of the numbers"
-
-
-_PREFERRED = ("is a batch axis by its name", "can grow", "is a time", "leads more numbers", "comes first by name")
-
-
-def _preference(contender: _Contender, ballot: Ballot) -> tuple[object, ...]:
-    """Sort key, best first, as `_PREFERRED` says."""
-    dim = contender.dim
-    return (
-        not is_marked(dim),
-        dim not in ballot.unlimited,
-        not ballot.is_time_like(dim),
-        -elements(contender.leads),
-        dim,
-    )
-
-
-def _grown(best: _Contender, contenders: Sequence[_Contender], ballot: Ballot) -> GroupBatch:
+def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
     """The first dim, then each next dim that the arrays it leads agree on; rule 5; then the sentences."""
     covered: tuple[ArrayInfo, ...] = best.leads
     dims: tuple[str, ...] = (best.dim,)
@@ -189,16 +173,18 @@ def _grown(best: _Contender, contenders: Sequence[_Contender], ballot: Ballot) -
     if len(dims) > 1 and not marked and all(len(info.shape) == len(dims) for info in covered):
         stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {_pass(dims)} to take it"
         covered, dims = best.leads, dims[:1]
-    evidence: EvidenceKind = "shared named dims"
-    what = " and ".join(repr(dim) for dim in dims)
-    if dims[0] in ballot.unlimited:
-        evidence, what = "unlimited dim", f"the unlimited dim {what}" if len(dims) == 1 else what
-    verb = "leads" if len(dims) == 1 else "lead"
-    reason = f"{what} {verb} {len(covered)} of {len(ballot.voters)} numeric data arrays ({_names(covered)})"
-    notes = [_disagree(best), _second(best, contenders, dims, ballot)]
-    sizes = covered[0].shape[: len(dims)]
+    evidence: EvidenceKind = "unlimited dim" if best.dim in ballot.unlimited else "shared named dims"
+    what = " and ".join(map(repr, dims)) + (" lead" if len(dims) > 1 else " leads")
+    if evidence == "unlimited dim" and len(dims) == 1:
+        what = f"the unlimited dim {what}"
+    reason = f"{what} {len(covered)} of {len(ballot.voters)} numeric data arrays ({_names(covered)})"
+    notes = []
+    if best.elsewhere:
+        have = f"{_names(best.elsewhere)} with {best.dim!r} elsewhere"
+        notes.append(f"{have} hold fewer numbers, so they do not count against it")
+    notes += _second(best, dims, ballot)
     return GroupBatch(
-        dims, sizes, evidence, f"{reason}; {stop}" if stop else reason, tuple(note for note in notes if note)
+        dims, covered[0].shape[: len(dims)], evidence, "; ".join(filter(None, (reason, stop))), tuple(notes)
     )
 
 
@@ -218,14 +204,14 @@ def _one_further(
         return covered, dims, f"{go_on}; {_pass((*dims, most))} to take {most!r} as well"
     dim = further[0]
     on = tuple(info for info in longer if info.dims[length] == dim)
-    behind = {name for info in on for name in info.dims[length + 1 :]} & set(ballot.stops)
+    behind = {name for info in on for name in info.dims[length + 1 :]} & ballot.stops.keys()
     keys = {info.key for info in on}
     apart = [info for info in ballot.holders[dim] if info.key not in keys]
     # a static field: what is left of it is space that stands behind the dim elsewhere (a mask for each member)
     without = [
         info
         for info in covered
-        if info not in on and not (info.dims[length:] and behind.issuperset(info.dims[length:]))
+        if info.key not in keys and not (info.dims[length:] and behind.issuperset(info.dims[length:]))
     ]
     if apart or without:
         why = f"it is elsewhere in {_names(apart)}" if apart else f"it is not in {_names(without)}"
@@ -248,47 +234,40 @@ def _pass(dims: Sequence[str]) -> str:
     return f"pass batch_dims={dims[0]!r}" if len(dims) == 1 else f"pass batch_dims={list(dims)}"
 
 
-def _disagree(best: _Contender) -> str:
-    if not best.elsewhere:
-        return ""
-    return f"{_names(best.elsewhere)} with {best.dim!r} elsewhere hold fewer numbers, so they do not count against it"
-
-
-def _second(best: _Contender, contenders: Sequence[_Contender], dims: Sequence[str], ballot: Ballot) -> str:
+def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
     """The dim that came second, why it lost, and what to pass to get it."""
-    others = [each for each in contenders if each.dim not in dims and each.leads]
+    others = [each for each in ballot.contenders if each.dim not in dims and each.leads]
     if not others:
-        return ""
+        return []
     other = min(others, key=lambda each: bool(each.lost))
-    why = other.lost
+    why = other.lost.format(_names(other.elsewhere))
     if not why:
-        keys = _preference(best, ballot), _preference(other, ballot)
-        why = f"{best.dim!r} " + next(why for why, one, two in zip(_PREFERRED, *keys, strict=True) if one != two)
-    return f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {_pass([other.dim])} to take it instead"
+        ranks = zip(_PREFERRED, best.rank, other.rank, strict=True)
+        why = f"{best.dim!r} " + next(word for word, one, two in ranks if one != two)
+    return [
+        f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {_pass([other.dim])} to take it instead"
+    ]
 
 
 # -- rule 7: nothing shared --------------------------------------------------------------------------------------------
 
 
-def _why_not(ballot: Ballot) -> str:
+def _nothing(ballot: Ballot) -> GroupBatch:
+    """No batch, with the dim that could be meant: a time behind a feature dim, or what leads most."""
+    notes = []
+    if ballot.contenders:
+        best = max(ballot.contenders, key=lambda each: (each.preferred, elements(ballot.holders[each.dim])))
+        why = best.lost.format(_names(best.elsewhere))
+        notes = [f"{best.dim!r} is not taken: {why}; {_pass([best.dim])} to take it"]
     firsts = dict.fromkeys(info.dims[0] for info in ballot.voters)
     names = sorted(dim for dim in firsts if dim is not None and ballot.stops.get(dim) != MADE_UP)
     if not names:
-        return "the arrays share no leading size, and their first axes have no names"
-    stopped = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
-    if len(stopped) == len(firsts):
-        return f"no batch dim was found: {'; '.join(stopped)}"
-    led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(firsts) > 4 else "")
-    return "; ".join([f"no batch dim was found: {led}, and none of them leads the main arrays", *stopped])
-
-
-def _hidden_dim(ballot: Ballot) -> list[str]:
-    """The dim that could be meant, and what to pass to get it: a time behind a feature dim, or what leads most."""
-    contenders = ballot.contenders
-    if not contenders:
-        return []
-    best = max(contenders, key=lambda each: (ballot.is_preferred(each.dim), elements(ballot.holders[each.dim])))
-    return [f"{best.dim!r} is not taken: {best.lost}; {_pass([best.dim])} to take it"]
+        return no_batch("the arrays share no leading size, and their first axes have no names", notes)
+    why_not = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
+    if len(why_not) < len(firsts):
+        led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(firsts) > 4 else "")
+        why_not.insert(0, f"{led}, and none of them leads the main arrays")
+    return no_batch(f"no batch dim was found: {'; '.join(why_not)}", notes)
 
 
 # -- rule 4: shapes only -----------------------------------------------------------------------------------------------
@@ -312,10 +291,10 @@ def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
         # a table of nothing but text, whose axes have no names but those that this package gave them
         electors = [info for info in electors if info.dims[0] is None or is_marked(info.dims[0])]
     electors += ballot.voters
-    held: Counter[int] = Counter({0: 0})
+    held: Counter[int] = Counter()
     for info in electors:
         held[info.shape[0]] += info.size
-    size, most = max(held.items(), key=lambda item: item[1])
+    size, most = max(held.items(), key=lambda item: item[1], default=(0, 0))
     members = [info for info in electors if info.shape[0] == size]
     if len(members) < 2 or 2 * most <= held.total():
         return None

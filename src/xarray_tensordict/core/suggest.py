@@ -1,9 +1,10 @@
-"""The end of a message about a name that is not there: the nearest one, and all there are."""
+"""What messages say about a name or a value that is not there: the nearest one, and all there are."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 LONGEST = 50
 """Names that a message lists."""
@@ -33,3 +34,9 @@ def there_are(name: object, known: Iterable[object], what: str = "there are") ->
     lowered = {each.lower(): each for each in reversed(names)}
     near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
     return f"{what}: {listed}. Did you mean {lowered[near[0]]!r}?" if near else f"{what}: {listed}"
+
+
+def check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Raise ``ValueError`` for a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")

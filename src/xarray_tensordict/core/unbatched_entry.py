@@ -52,22 +52,18 @@ def encode_array(
     dtype = values.dtype
     if dtype.kind in "OUT":
         return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": values.tolist()}
-    plain = values.view("int64") if dtype.kind in "mM" else values
-    plain = np.ascontiguousarray(plain).astype(plain.dtype.newbyteorder("="), copy=False).reshape(values.shape)
+    native = np.ascontiguousarray(values).astype(dtype.newbyteorder("="), copy=False).reshape(values.shape)
+    plain = native.view("int64") if dtype.kind in "mM" else native
     listable = plain.dtype.kind in "biu" or (
         plain.dtype.kind == "f" and plain.dtype.itemsize <= 8 and bool(np.isfinite(plain).all())
     )
-    encoded: dict[str, Any] = {
+    encoded = {
         "dims": list(dims),
-        "dtype": dtype.newbyteorder("=").name
-        if dtype.kind not in "mMS"
-        else dtype.newbyteorder("=").str.lstrip("<>=|"),
+        "dtype": native.dtype.str.lstrip("<>=|") if dtype.kind in "mMS" else native.dtype.name,
         "attrs": dict(attrs),
         "role": role,
-        "data": plain.tolist() if listable and plain.size <= LARGEST_LIST else _to_base64(plain),
+        "data": plain.tolist() if listable and 0 < plain.size <= LARGEST_LIST else _to_base64(plain),
     }
-    if plain.size == 0:
-        encoded["data"] = _to_base64(plain)
     return {**(record or {}), **encoded}
 
 
@@ -87,7 +83,8 @@ def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     dtype = np.dtype(encoded["dtype"])
     data = encoded["data"]
     raw = np.dtype("int64") if dtype.kind in "mM" else dtype
-    values = _from_base64(data) if isinstance(data, str) else np.array(data, dtype=raw)
+    is_file = isinstance(data, str) and dtype.kind != "U"
+    values = _from_base64(data) if is_file else np.array(data, dtype=raw)
     return values.view(dtype) if dtype.kind in "mM" else values.astype(dtype, copy=False)
 
 
@@ -119,7 +116,7 @@ def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, S
         key = tuple(parts)
         try:
             array = _stored(name, encoded)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, EOFError) as error:
             raise ValueError(f"{where}: the entry {UNBATCHED_NAME!r} is damaged at {path!r}: {error}") from error
         _group_at(groups, key).arrays[name] = array
     return groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .model import ArrayInfo, Key
+from .model import ArrayInfo, Key, text_of
 
 Silent = dict[str, str]
 """Members of a group that do not vote, each with the reason as the end of "'lat' did not vote, because ..."."""
@@ -15,15 +15,13 @@ NOT_NUMERIC = {
     "time": "times have no vote",
     "object": "objects that are not numbers have no vote",
 }
-_COORDINATE = "coordinates have no vote"
-_SCALAR = "scalars have no vote"
 EMPTY = "arrays without elements have no vote"
 
 
 def silent_members(
-    arrays: Sequence[ArrayInfo], attrs: Mapping[str, Any], groups: Mapping[str, Iterable[int]] | None = None
+    arrays: Sequence[ArrayInfo], attrs: Mapping[str, Any], groups: Mapping[str, Iterable[int]]
 ) -> Silent:
-    """Find the members of one group that do not vote, whatever the other arrays of the group are.
+    """Find the members of one group that do not vote.
 
     Parameters
     ----------
@@ -34,75 +32,78 @@ def silent_members(
     groups
         The names of the groups in it, each with the leading sizes of its arrays.
     """
-    names = [info.key[-1] for info in arrays]
-    matrix = sparse_kind(names, attrs)
-    if matrix is not None:
-        return dict.fromkeys([*names, *(groups or ())], f"they are parts of a {matrix}")
-    claimed = dict(_references(attrs, "the group"))
+    claimed: Silent = {}
+    for owner, owned in (("the group", attrs), *((repr(info.key[-1]), info.attrs) for info in arrays if info.attrs)):
+        for attr, names in _references(owned):
+            new = [name for name in names if name not in claimed]
+            claimed |= dict.fromkeys(new, f"the attribute {attr!r} of {owner} refers to it")
+    found = ragged_members(arrays, groups)
     for info in arrays:
-        claimed.update(_references(info.attrs, repr(info.key[-1])))
-    found = ragged_members(arrays, groups or {})
-    for info in arrays:
-        name = info.key[-1]
-        if name in found:
-            continue
-        if name in claimed:
-            found[name] = f"{claimed[name]} refers to it"
-        elif info.kind != "numeric":
-            found[name] = NOT_NUMERIC[info.kind]
-        elif info.role != "data":
-            found[name] = _COORDINATE
-        elif not info.shape:
-            found[name] = _SCALAR
-    return found
-
-
-def without_elements(arrays: Iterable[ArrayInfo], silent: Silent) -> Silent:
-    """Find the arrays without elements: they say nothing where others have some."""
-    voting = [info for info in arrays if info.key[-1] not in silent]
+        why = found.get(info.key[-1]) or claimed.get(info.key[-1]) or _why_silent(info)
+        if why:
+            found[info.key[-1]] = why
+    voting = [info for info in arrays if info.key[-1] not in found]
     empty = [info.key[-1] for info in voting if 0 in info.shape]
-    return dict.fromkeys(empty, EMPTY) if len(empty) < len(voting) else {}
+    # a group of nothing but empty arrays has the batch that they share
+    return found | dict.fromkeys(empty, EMPTY) if len(empty) < len(voting) else found
+
+
+def _why_silent(info: ArrayInfo) -> str | None:
+    if info.kind != "numeric":
+        return NOT_NUMERIC[info.kind]
+    if info.role != "data":
+        return "coordinates have no vote"
+    return None if info.shape else "scalars have no vote"
 
 
 # -- what CF attributes refer to ---------------------------------------------------------------------------------------
 
+_REFER = (
+    "bounds",
+    "climatology",
+    "coordinates",
+    "ancillary_variables",
+    "grid_mapping",
+    "cell_measures",
+    "formula_terms",
+)
+
 
 def referenced_names(attrs: Mapping[str, Any]) -> set[str]:
     """List the variables that CF attributes refer to: bounds, grid mappings, coordinates and their like."""
-    return {name for name, _ in _references(attrs, "")}
+    return {name for _, names in _references(attrs) for name in names}
 
 
-def _references(attrs: Mapping[str, Any], owner: str) -> Iterator[tuple[str, str]]:
-    """Each variable that is referred to, and by which attribute of whom.
+def _references(attrs: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Each attribute that refers to variables, with their names.
 
-    ``cell_measures`` and ``formula_terms`` hold "word: name" pairs (CF 7.2 and 4.3.3), ``grid_mapping`` may.
+    Cell measures and formula terms hold "word: name" pairs (CF 7.2, 4.3.3); a grid mapping may hold "name: name name" (5.6).
     """
-    for attr in ("bounds", "climatology", "coordinates", "ancillary_variables", "grid_mapping"):
-        value = attrs.get(attr)
-        if isinstance(value, str):
-            yield from ((word.rstrip(":"), f"the attribute {attr!r} of {owner}") for word in value.split())
-    for attr in ("cell_measures", "formula_terms"):
-        value = attrs.get(attr)
-        if isinstance(value, str):
-            words = (word for word in value.split() if not word.endswith(":"))
-            yield from ((word, f"the attribute {attr!r} of {owner}") for word in words)
+    for attr in _REFER:
+        words = attrs.get(attr)
+        if isinstance(words, str):
+            names = [word for word in words.split() if attr == "grid_mapping" or not word.endswith(":")]
+            yield attr, [name.removesuffix(":") for name in names]
 
 
 # -- sparse matrices ---------------------------------------------------------------------------------------------------
 
-_TRIPLES = {"CSR or CSC matrix": {"data", "indices", "indptr"}, "CSC matrix": {"data", "ir", "jc"}}
-_ENCODINGS = {"csr_matrix": "CSR matrix", "csc_matrix": "CSC matrix", "csr": "CSR matrix", "csc": "CSC matrix"}
+_TRIPLES = {"a CSR or CSC matrix": {"data", "indices", "indptr"}, "a CSC matrix": {"data", "ir", "jc"}}
+_ENCODINGS = {
+    "csr_matrix": "a CSR matrix",
+    "csc_matrix": "a CSC matrix",
+    "csr": "a CSR matrix",
+    "csc": "a CSC matrix",
+}
 
 
 def sparse_kind(names: Iterable[str], attrs: Mapping[str, Any]) -> str | None:
-    """Say "CSR matrix", "CSC matrix" or that it is one of them for a group that holds a sparse matrix, else None."""
-    encoding = attrs.get("encoding-type", attrs.get("h5sparse_format"))
-    if isinstance(encoding, bytes):
-        encoding = encoding.decode("utf-8", "replace")
+    """Say "a CSR matrix", "a CSC matrix" or that it is one of them for a group that holds a sparse matrix, else None."""
+    encoding = text_of(attrs.get("encoding-type", attrs.get("h5sparse_format")))
     if isinstance(encoding, str) and encoding in _ENCODINGS:
         return _ENCODINGS[encoding]
     if "MATLAB_sparse" in attrs:
-        return "CSC matrix"
+        return "a CSC matrix"
     found = {name.lower() for name in names}
     return next((kind for kind, triple in _TRIPLES.items() if triple <= found), None)
 
@@ -114,13 +115,10 @@ _COUNTS = ("_index", "_length", "_lengths", "_row_lengths", "_lens", "_counts")
 _BOUNDS = ("_offsets", "_splits", "_row_splits", "_indptr", "_ptr")
 """Suffixes of partners with one entry more than rows: these do not."""
 _PAIRS = {  # names in one group: what cuts, what is cut, whether the first has one entry for each row
-    ("cumulative_length", "flattened_data"): True,
-    ("lengths", "values"): True,
-    ("offsets", "content"): False,
-    ("offsets", "values"): False,
-    ("offsets", "data"): False,
-    ("row_splits", "values"): False,
-    ("row_splits", "flat_values"): False,
+    "cumulative_length": (("flattened_data",), True),
+    "lengths": (("values",), True),
+    "offsets": (("content", "values", "data"), False),
+    "row_splits": (("values", "flat_values"), False),
 }
 
 
@@ -135,28 +133,27 @@ def ragged_members(arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[in
     >>> ragged_members(units, {})
     {'times': "'times_index' cuts it into rows"}
     """
-    called = {info.key[-1].lower(): info.key[-1] for info in arrays if info.shape} | {
-        name.lower(): name for name in groups
-    }
     sizes = {info.key[-1]: info.shape[0] for info in arrays if info.shape}
     members = {name: {size} for name, size in sizes.items()} | {name: set(leading) for name, leading in groups.items()}
+    called = {name.lower(): name for name in members}
     found: Silent = {}
 
-    def cut(whole: str | None, partner: str | None, *, votes: bool) -> None:
-        if whole is not None and partner in sizes and sizes[partner] not in members[whole]:
-            found[whole] = f"{partner!r} cuts it into rows"
+    def cut(whole: str, partner: str, *, votes: bool) -> None:
+        cut_one, by = called.get(whole), called.get(partner)
+        if cut_one is not None and by in sizes and sizes[by] not in members[cut_one]:
+            found[cut_one] = f"{by!r} cuts it into rows"
             if not votes:
-                found.setdefault(partner, f"it holds the bounds of the rows of {whole!r}")
+                found.setdefault(by, f"it holds the bounds of the rows of {cut_one!r}")
 
-    for name in sizes:
-        lower = name.lower()
-        for suffix in (*_COUNTS, *_BOUNDS) if lower.endswith((*_COUNTS, *_BOUNDS)) else ():
-            if lower.endswith(suffix):
-                cut(called.get(lower.removesuffix(suffix)), name, votes=suffix in _COUNTS)
-    for (partner, whole), votes in _PAIRS.items():
-        # beside the two there may be a mask; a table that happens to have such columns has more
-        if len(members) <= 3:
-            cut(called.get(whole), called.get(partner), votes=votes)
+    for name in called:
+        for suffix in (*_COUNTS, *_BOUNDS) if name.endswith((*_COUNTS, *_BOUNDS)) else ():
+            if name.endswith(suffix):
+                cut(name.removesuffix(suffix), name, votes=suffix in _COUNTS)
+    # beside the two there may be a mask; a table that happens to have such columns has more
+    for partner in _PAIRS.keys() & called.keys() if len(members) <= 3 else ():
+        wholes, votes = _PAIRS[partner]
+        for whole in wholes:
+            cut(whole, partner, votes=votes)
     return found
 
 

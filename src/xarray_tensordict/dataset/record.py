@@ -78,9 +78,9 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     value = _smallest(batches)
     infos = describe_dataset(ds)
     names = {str(name) for dims in batches.values() for name in dims if name is not None}
-    features = feature_dims(infos, infos)
     holders = [info for info in infos if names.intersection(info.dims)]
-    others = sorted({dim for info in holders for dim in info.dims if dim is not None} - names - set(features))
+    dims = {dim for info in holders for dim in info.dims if dim is not None} - names
+    others = sorted(dims - feature_dims(dims, infos, infos).keys())
     if others or len(names) > 1 or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}

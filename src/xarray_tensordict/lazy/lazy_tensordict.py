@@ -316,7 +316,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _read_rows(self, index: Any) -> Any:
         selection = select(index, self.batch_size, what="tensordict")
-        if not selection.is_slices:
+        if selection.slices is None:
             return self._load(selection)
         return type(self)(group=self._tree().sliced(selection), device=self.device)
 

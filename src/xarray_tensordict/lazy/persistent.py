@@ -10,12 +10,12 @@ import xarray as xr
 from tensordict import PersistentTensorDict
 
 from ..core.inference import BatchDims
+from ..core.suggest import check_choice
 from ..dataset.entries import Plan, plan_entries
 from ..dataset.record import infer_dataset
 from ..formats.registry import describe_source
 from ..tensors.reading import read_variables, warn_left_out
 from ..tensors.values import tensor_from_numpy
-from ..writing.arguments import check_choice
 from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict
 
 

@@ -5,83 +5,30 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+_NAME = "xarray-tensordict read ahead"
 _PATIENCE = 1.0
 """Seconds that a forgotten iterator waits for its thread to end: it may be in the middle of a read."""
+_END: Any = object()
 
 
-class _Channel:
-    """What the thread and the taker share. The thread knows nothing else, so that a forgotten taker is collected."""
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.items: deque[Any] = deque()
-        self.changed = threading.Condition()
-        self.error: BaseException | None = None
-        self.finished = False
-        self.closed = False
-
-    def put(self, item: Any) -> bool:
-        """Wait for room and put an item; False where nobody takes any more."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.closed or len(self.items) < self.depth)
-            if not self.closed:
-                self.items.append(item)
-                self.changed.notify_all()
-            return not self.closed
-
-    def finish(self, error: BaseException | None) -> None:
-        with self.changed:
-            self.error, self.finished = error, True
-            self.changed.notify_all()
-
-    def take(self) -> Any:
-        """The next item, when it is there."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.items or self.finished or self.closed)
-            if self.items:
-                item = self.items.popleft()
-                self.changed.notify_all()
-                return item
-            error, self.error = self.error, None
-        if error is not None:
-            raise error
-        raise StopIteration
-
-    def close(self) -> None:
-        with self.changed:
-            self.closed = True
-            self.items.clear()
-            self.changed.notify_all()
+def _started(start: Callable[[], Iterator[list[T]]]) -> Generator[list[T], None, None]:
+    yield from start()
 
 
-def _run(start: Callable[[], Iterator[Any]], channel: _Channel) -> None:
-    error: BaseException | None = None
-    iterator: Any = None
-    try:
-        iterator = start()
-        for item in iterator:
-            if not channel.put(item):
-                break
-            del item  # what waits in a full channel is enough
-    except BaseException as found:  # whatever it is, it belongs to whoever waits for the item
-        error = found
-    finally:
-        try:
-            if hasattr(iterator, "close"):
-                iterator.close()
-        finally:
-            channel.finish(error)
-
-
-def _stop(channel: _Channel, thread: threading.Thread) -> None:
-    channel.close()
-    if thread is not threading.current_thread():
-        thread.join(_PATIENCE)
+def _stop(pool: ThreadPoolExecutor, lists: Generator[Any, None, None], waiting: deque[Future[Any]]) -> None:
+    for future in waiting:
+        future.cancel()
+    waiting.clear()
+    ended = pool.submit(lists.close)
+    pool.shutdown(wait=False)
+    if not threading.current_thread().name.startswith(_NAME):
+        wait([ended], _PATIENCE)
 
 
 class ReadAhead(Generic[T]):
@@ -92,7 +39,7 @@ class ReadAhead(Generic[T]):
     start
         Gives the iterator; called in the thread. A list is handed over at once: to wake a thread takes 0.05 ms and more.
     depth
-        How many lists may wait to be taken.
+        How many lists may wait to be taken, while the next one is made.
 
     Notes
     -----
@@ -103,12 +50,25 @@ class ReadAhead(Generic[T]):
 
     def __init__(self, start: Callable[[], Iterator[list[T]]], depth: int) -> None:
         self._taken: deque[T] = deque()
-        self._channel = _Channel(depth)
-        self._thread = threading.Thread(
-            target=_run, args=(start, self._channel), name="xarray-tensordict read ahead", daemon=True
-        )
-        self._finalizer = weakref.finalize(self, _stop, self._channel, self._thread)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=_NAME)
+        self._lists = _started(start)
+        self._waiting: deque[Future[Any]] = deque()
+        for _ in range(depth + 1):
+            self._make_next()
+        # what the thread knows does not refer to this object, so that a forgotten one is collected
+        self._finalizer = weakref.finalize(self, _stop, self._pool, self._lists, self._waiting)
+        self._finalizer.atexit = False  # then the threads of all pools have ended
+
+    def _make_next(self) -> None:
+        self._waiting.append(self._pool.submit(next, self._lists, _END))
+
+    def _take(self) -> Any:
+        """Wait for the next list; it makes room for another one."""
+        if not self._waiting:
+            return _END
+        found = self._waiting.popleft().result()
+        self._make_next()
+        return found
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -116,16 +76,18 @@ class ReadAhead(Generic[T]):
     def __next__(self) -> T:
         while not self._taken:
             try:
-                self._taken.extend(self._channel.take())
+                found = self._take()
             except BaseException:
                 self.close()
                 raise
+            if found is _END:
+                self.close()
+                raise StopIteration
+            self._taken.extend(found)
         return self._taken.popleft()
 
     def close(self) -> None:
         """End the thread and wait until it has ended."""
-        self._finalizer.detach()
         self._taken.clear()
-        self._channel.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._finalizer()
+        self._pool.shutdown()

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from ..core.model import GroupBatch, Key
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
-from ..formats.raw.kept import Kept
+from ..formats.raw.files import Kept
 from ..lazy.persistent import leave_out_times
 from ..tensors.reading import (
     Frame,

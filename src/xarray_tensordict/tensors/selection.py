@@ -48,15 +48,11 @@ class Selection:
         """The shape of what it selects of something larger, which has these sizes."""
         return (*self.picked, *sizes[len(self.sizes) :])
 
-    @property
-    def is_slices(self) -> bool:
-        """Whether it is nothing but slices, so that the result can be a view."""
-        return all(isinstance(item, slice) for item in self.items)
-
     @cached_property
-    def slices(self) -> tuple[slice, ...]:
-        """The slices of a selection that is nothing but slices."""
-        return tuple(item for item in self.items if isinstance(item, slice))
+    def slices(self) -> tuple[slice, ...] | None:
+        """The slices of a selection that is nothing but slices, so that the result can be a view; else None."""
+        slices = tuple(item for item in self.items if isinstance(item, slice))
+        return slices if len(slices) == len(self.items) else None
 
     @cached_property
     def rows(self) -> int | slice | np.ndarray[Any, np.dtype[np.int64]] | None:

@@ -18,20 +18,10 @@ from ..core.times import to_nanoseconds
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
-    "bool": torch.bool,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "complex64": torch.complex64,
-    "complex128": torch.complex128,
+    name: getattr(torch, name)
+    for name in (
+        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+    )
 }
 _HAS_NUMPY_TWIN = frozenset(_TORCH_DTYPES.values())
 

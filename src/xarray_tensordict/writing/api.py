@@ -2,172 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
 
-from ..core.suggest import there_are
-from ..formats.zarr.open import client_errors
-from .arguments import check_choice
-from .encodings import check_sizes
-from .plan import Source, add_unlimited, source_of_dataset, source_of_tree
+from ..core.suggest import check_choice, there_are
+from .plan import Source, WriteOptions, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
-Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 
 _REFUSED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"})
 
 
-def to_zarr(ds: xr.Dataset, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
-    """Write a Dataset to a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
-    return _write_zarr(source_of_dataset(ds), store, layout=layout, **options)
+def to_zarr(
+    data: xr.Dataset | xr.DataTree,
+    store: Any,
+    *,
+    group: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Write a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
+    from ..formats.registry import describe_source
+    from ..formats.zarr.new_arrays import ZarrOptions
+    from ..formats.zarr.open import client_errors
+    from ..formats.zarr.write import resolve_target, write_store
+
+    source = _source_of(data)
+    asked = ZarrOptions(**{**options, **_checked(source, options)})
+    check_choice("mode", asked.mode, (None, *get_args(ZarrMode)))
+    check_choice("zarr_format", asked.zarr_format, (None, 2, 3))
+    with client_errors(store, describe_source(store)):
+        return write_store(source, resolve_target(store, group, storage_options), asked)
 
 
-def to_h5(ds: xr.Dataset, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
-    """Write a Dataset to an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
-    return _write_h5(source_of_dataset(ds), path, layout=layout, **options)
-
-
-def tree_to_h5(dt: xr.DataTree, path: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
-    """Write a DataTree to an HDF5 file, one group for each node; parameters as for :func:`to_h5`."""
-    return _write_h5(source_of_tree(dt), path, layout=layout, **options)
-
-
-def _write_h5(
-    source: Source,
+def to_h5(
+    data: xr.Dataset | xr.DataTree,
     path: Any,
     *,
-    layout: Layout,
-    mode: str | None = None,
     group: str | None = None,
-    append_dim: Hashable | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    chunks: Mapping[str, int] | None = None,
     unlimited_dims: Iterable[str] = (),
-    compute: bool = True,
-    progress: bool = False,
+    **options: Any,
 ) -> Any:
-    from ..formats.hdf5.write import Hdf5Options, create_file
+    """Write an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
+    from ..formats.hdf5.write import create_file
 
-    check_choice("layout", layout, get_args(Layout))
-    check_choice("mode", mode, (None, "w", "w-", "x", "a"))
-    if append_dim is not None and mode not in {None, "a"}:
-        raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
+    source = _source_of(data)
+    asked = WriteOptions(**{**options, **_checked(source, options)})
+    check_choice("mode", asked.mode, (None, "w", "w-", "x", "a"))
+    if asked.append_dim is not None and asked.mode not in {None, "a"}:
+        raise ValueError(f"append_dim={asked.append_dim!r} goes with mode='a' or none, found mode={asked.mode!r}")
     add_unlimited(source, unlimited_dims)
-    options = Hdf5Options(
-        checked_encoding(encoding, source, layout), check_sizes("chunks", chunks, _sizes(source)), progress
-    )
-    prefix = tuple(part for part in (group or "").split("/") if part)
-    return create_file(
-        source,
-        path,
-        options,
-        layout,
-        mode=mode,
-        prefix=prefix,
-        compute=compute,
-        append_dim=None if append_dim is None else str(append_dim),
-    )
+    return create_file(source, path, asked, tuple(part for part in (group or "").split("/") if part))
 
 
-def _sizes(source: Source) -> dict[str, int]:
-    """The sizes of all dims, under the names of the flat view and of the groups."""
+def _source_of(data: xr.Dataset | xr.DataTree) -> Source:
+    return source_of_tree(data) if isinstance(data, xr.DataTree) else source_of_dataset(data)
+
+
+def _checked(source: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given by variable or by dim, checked."""
+    layout: Layout = options.get("layout", "tensordict")
+    check_choice("layout", layout, get_args(Layout))
+    # under the names of the flat view and of the groups
     sizes = {str(dim): size for dim, size in source.flat.sizes.items()}
     for node in source.nodes.values():
         for variable in node.variables.values():
             sizes.update((str(dim), size) for dim, size in zip(variable.dims, variable.shape, strict=True))
-    return sizes
+    found: dict[str, Any] = {
+        name: _checked_sizes(name, options[name], sizes) for name in ("chunks", "shards") if name in options
+    }
+    return {**found, "encoding": _checked_encoding(options.get("encoding") or {}, source, layout)}
 
 
-def tree_to_zarr(dt: xr.DataTree, store: Any, *, layout: Layout = "tensordict", **options: Any) -> Any:
-    """Write a DataTree to a zarr store, one group for each node; parameters as for :func:`to_zarr`."""
-    return _write_zarr(source_of_tree(dt), store, layout=layout, **options)
+def _checked_sizes(argument: str, sizes: Any, dims: Mapping[str, int]) -> dict[str, int]:
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise TypeError(f"{argument}: expected sizes by dim, {{'time': 24}}, found {sizes!r}")
+    for dim, size in sizes.items():
+        if dim not in dims:
+            raise ValueError(f"{argument}: there is no dim {dim!r}; {there_are(dim, dims, 'the dims there are')}")
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+            raise ValueError(
+                f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}"
+            )
+    return {str(dim): int(size) for dim, size in sizes.items()}
 
 
-def _write_zarr(
-    source: Source,
-    store: Any,
-    *,
-    layout: Layout,
-    mode: ZarrMode | None = None,
-    group: str | None = None,
-    append_dim: Hashable | None = None,
-    region: Region | None = None,
-    compute: bool = True,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    chunks: Mapping[str, int] | None = None,
-    shards: Mapping[str, int] | None = None,
-    compressors: Any = None,
-    zarr_format: Literal[2, 3] | None = None,
-    consolidated: bool | None = None,
-    storage_options: dict[str, Any] | None = None,
-    progress: bool = False,
-) -> Any:
-    from ..formats.registry import describe_source
-    from ..formats.zarr.new_arrays import ZarrOptions
-    from ..formats.zarr.target import resolve_target
-    from ..formats.zarr.write import write_store
-
-    check_choice("layout", layout, get_args(Layout))
-    check_choice("mode", mode, (None, *get_args(ZarrMode)))
-    check_choice("zarr_format", zarr_format, (None, 2, 3))
-    sizes = _sizes(source)
-    options = ZarrOptions(
-        checked_encoding(encoding, source, layout),
-        check_sizes("chunks", chunks, sizes),
-        check_sizes("shards", shards, sizes),
-        compressors,
-        zarr_format,
-        consolidated,
-        compute,
-        progress,
-    )
-    with client_errors(store, describe_source(store)):
-        target = resolve_target(store, group, storage_options)
-        return write_store(source, target, options, layout, mode=mode, append_dim=append_dim, region=region)
-
-
-def checked_encoding(
-    encoding: Mapping[str, Mapping[str, Any]] | None, source: Source, layout: Layout
+def _checked_encoding(
+    encoding: Mapping[str, Mapping[str, Any]], source: Source, layout: Layout
 ) -> dict[str, dict[str, Any]]:
-    """The caller's ``encoding=``, by the names of the Dataset.
-
-    Raises
-    ------
-    ValueError
-        For unknown names, and for packing that bare tensordict would show as it is stored.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    known = {name: variable for node in source.nodes.values() for name, variable in _named(node)}
-    for name, asked in (encoding or {}).items():
+    """The caller's ``encoding=``, by the names of the Dataset, without packing that bare tensordict would show as it is."""
+    known = {node.names[local]: v for node in source.nodes.values() for local, v in node.variables.items()}
+    for name, asked in encoding.items():
         if name not in known:
             raise ValueError(f"encoding: there is no variable {name!r}; {there_are(name, known)}")
-        refused = sorted(_REFUSED & set(asked)) if layout == "tensordict" else []
+        if layout == "xarray":
+            continue
+        refused = sorted(_REFUSED & set(asked))
         if refused:
             raise ValueError(
                 f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it "
-                "means; "
-                f"leave it out, or write with layout='xarray'"
+                "means; leave it out, or write with layout='xarray'"
             )
-        if layout == "tensordict" and "dtype" in asked:
-            _check_dtype(name, known[name], asked["dtype"])
-        found[name] = dict(asked)
-    return found
-
-
-def _check_dtype(name: str, variable: xr.Variable, dtype: Any) -> None:
-    wanted = np.dtype(dtype)
-    if variable.dtype.kind in "biufc" and np.can_cast(variable.dtype, wanted, "same_kind"):
-        return
-    raise ValueError(
-        f"encoding: dtype {wanted} for {name!r} of dtype {variable.dtype} would change what bare tensordict reads; convert "
-        f"the variable with .astype(), or write with layout='xarray'"
-    )
-
-
-def _named(node: Any) -> Iterator[tuple[str, xr.Variable]]:
-    for local, variable in node.variables.items():
-        yield node.names[local], variable
+        found = known[name].dtype
+        if "dtype" in asked and not (
+            found.kind in "biufc" and np.can_cast(found, np.dtype(asked["dtype"]), "same_kind")
+        ):
+            raise ValueError(
+                f"encoding: dtype {np.dtype(asked['dtype'])} for {name!r} of dtype {found} would change what bare tensordict reads; "
+                f"convert the variable with .astype(), or write with layout='xarray'"
+            )
+    return {name: dict(asked) for name, asked in encoding.items()}

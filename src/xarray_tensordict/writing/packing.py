@@ -21,7 +21,7 @@ from ..core.metadata import CF_FILLS, CF_SCALES, CF_WORDS
 from ..core.objects import held_objects, jsonable
 from ..quiet import XARRAY_SAYS, quiet
 from ..warnings import StoredFormWarning, warn
-from .blockwise import map_values, read_now
+from .streaming import map_values, read_now
 
 _AT_ONCE = 1 << 20
 """How many numbers are encoded and decoded at once."""

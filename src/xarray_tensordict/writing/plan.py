@@ -5,29 +5,43 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
 
-from .._compat.xarray import multiindex_dims
+from .._compat.xarray import multiindex_dims, remade
 from ..core.features import is_marked
+from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
-from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
 from ..core.naming import qualify, renamed_batches
 from ..core.objects import jsonable
 from ..core.unbatched_entry import encode_array
-from ..dataset.describe import key_of
+from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths
 from ..dataset.record import infer_dataset, set_record_if_needed
 from ..dataset.tensorclasses import class_attrs, classes_of
 from ..dataset.trees import flat_view, own_datasets
-from .blockwise import read_now
 from .packing import is_packing
 from .stored_form import Format, Layout, Place, Stored, store_form
+from .streaming import read_now, streamed
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """What the caller of any writer says; see ``Dataset.td.to_zarr``. Checked by :mod:`.api`."""
+
+    layout: Layout = "tensordict"
+    mode: str | None = None
+    append_dim: Hashable | None = None
+    compute: bool = True
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    progress: bool = False
 
 
 @dataclass
@@ -178,9 +192,7 @@ def source_of_tree(dt: xr.DataTree) -> Source:
 def _add(node: Node, key: Key, ds: xr.Dataset, name: Hashable, dims: tuple[str, ...]) -> None:
     """Add the variable `name` of a Dataset to a group, which calls its dims `dims`."""
     variable, local = ds.variables[name], key[-1]
-    moved = xr.Variable(dims, variable._data, _shown(variable.attrs), fastpath=True)
-    moved.encoding = variable.encoding
-    node.variables[local] = moved
+    node.variables[local] = remade(variable, dims=dims, attrs=_shown(variable.attrs))
     node.names[local] = "/".join(key)
     if name in ds.coords:
         node.coords.add(local)
@@ -221,6 +233,13 @@ def add_unlimited(source: Source, dims: Iterable[str]) -> None:
             for local, variable in node.variables.items():
                 flat = source.flat.variables[node.names[local]]
                 node.unlimited |= {str(own) for own, name in zip(variable.dims, flat.dims, strict=True) if name == dim}
+
+
+def stream_source(source: Source) -> None:
+    """Let dask take over what is large and lazy among the variables of a source."""
+    for node in source.nodes.values():
+        for name, variable in node.variables.items():
+            node.variables[name] = streamed(variable)
 
 
 def check_names(ds: xr.Dataset) -> None:
@@ -388,3 +407,59 @@ def _honest(plan: WritePlan, source: Source) -> bool:
             if source.classes[(*key, name)] != "batched" or variable.shape[: len(batch.sizes)] != batch.sizes:
                 return False
     return bool(source.batches[()].sizes)
+
+
+# -- variables that are added to a store -------------------------------------------------------------------------------
+
+
+def plan_added(
+    source: Source,
+    old: xr.Dataset,
+    inference: Inference | None,
+    names: Collection[str],
+    layout: Layout,
+    format: Format,  # noqa: A002
+    encoding: Mapping[str, Mapping[str, Any]],
+) -> WritePlan:
+    """Plan the writing of the variables `names` among those of `old`, whose batch stays as it is.
+
+    Raises
+    ------
+    ValueError
+        Where a dim has two sizes, or two variables claim one path.
+    """
+    union = _merged(source.flat, old)
+    if inference is not None:
+        recorded = {key: RecordedBatch(None, tuple(batch.dims)) for key, batch in inference.groups.items()}
+        decided = infer_batch(describe_dataset(union), recorded=recorded)
+    else:
+        decided = infer_dataset(union)
+    whole = source_of_dataset(union, decided)
+    for key, node in whole.nodes.items():
+        node.variables = {
+            name: source.nodes[key].variables[name] for name in node.variables if node.names[name] in names
+        }
+        node.attrs = source.nodes[key].attrs if key in source.nodes else None
+    return plan_write(whole, layout, format, encoding=encoding)
+
+
+def _merged(new: xr.Dataset, old: xr.Dataset) -> xr.Dataset:
+    """Both as one Dataset, the new variables in the place of the old ones.
+
+    Raises
+    ------
+    ValueError
+        Where a dim has two sizes.
+    """
+    for dim in set(new.sizes) & set(old.sizes):
+        if new.sizes[dim] != old.sizes[dim]:
+            raise ValueError(
+                f"dim {dim!r} has size {old.sizes[dim]} in the store and {new.sizes[dim]} in the dataset; append "
+                "with append_dim="
+                f"{dim!r}, or select the same part"
+            )
+    variables = {**dict(old.variables), **dict(new.variables)}
+    coords = {name for name in variables if name in new.coords or (name in old.coords and name not in new.variables)}
+    data = {name: variable for name, variable in variables.items() if name not in coords}
+    own = xr.Coordinates({name: variables[name] for name in coords}, indexes={})
+    return xr.Dataset(data, coords=own, attrs={**old.attrs, **new.attrs})

@@ -6,6 +6,7 @@ Lazy arrays of the old store stay readable until the new one is whole.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 import shutil
@@ -14,10 +15,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What the system says where a disk, a file or a quota is full."""
+
 
 @contextmanager
 def replaced(
-    target: Path, lock: Callable[[], AbstractContextManager[Any]] = nullcontext, *, exclusive: bool = False
+    target: Path,
+    lock: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    *,
+    exclusive: bool = False,
+    beside: Path | None = None,
 ) -> Iterator[Path]:
     """Give a path beside `target` to write to, a file or a folder, which becomes `target` if nothing is raised.
 
@@ -29,6 +37,8 @@ def replaced(
         Entered when all is written, for the time of the exchange.
     exclusive
         Whether another process may not have put anything there in the meantime.
+    beside
+        Where the path is to be, if not beside `target`; on the same disk.
 
     Raises
     ------
@@ -45,29 +55,23 @@ def replaced(
     'whole'
     """
     target = Path(os.path.realpath(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = free_name(target, "tmp")
+    written = free_name(beside or target, "tmp")
+    written.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield beside
-    except BaseException:
-        remove(beside)
-        raise
-    try:
+        yield written
         with lock():
-            _put_new(beside, target) if exclusive else swap(beside, target)
+            if not exclusive:
+                swap(written, target)
+                return
+            try:
+                os.rename(written, target)  # where there is nothing, or an empty folder
+            except OSError as error:
+                if not target.exists():
+                    raise
+                raise FileExistsError(f"{target}: another process has written it in the meantime") from error
     except BaseException:
-        remove(beside)
+        remove(written)
         raise
-
-
-def _put_new(new: Path, target: Path) -> None:
-    """Rename a folder, where there is nothing, or an empty folder, so far."""
-    try:
-        os.rename(new, target)
-    except OSError as error:
-        if not target.exists():
-            raise
-        raise FileExistsError(f"{target}: another process has written it in the meantime") from error
 
 
 def swap(new: Path, target: Path) -> None:
@@ -126,3 +130,28 @@ def remove(path: Path) -> None:
     else:
         with suppress(FileNotFoundError):
             path.unlink()
+
+
+def allocate(number: int, start: int, stop: int, name: str | None) -> None:
+    """Take the blocks of an open file from `start` to `stop`, where the system can; the file is as long then.
+
+    Parameters
+    ----------
+    number
+        The file descriptor.
+    name
+        What the message calls it.
+
+    Raises
+    ------
+    OSError
+        Where there are not as many.
+    """
+    if stop <= start or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(number, start, stop - start)
+    except OSError as error:
+        # other errors are those of file systems that cannot
+        if error.errno in FULL:
+            raise OSError(error.errno, os.strerror(error.errno), name) from error

@@ -1,65 +1,60 @@
-"""New values for an array that is there: encoded exactly as the array is, or refused before a byte is written."""
+"""What is written to arrays that are there: whether it fits, as which values, and under which names of dims.
+
+Everything is compared with what is there before a byte is written. Silence here would be rows that are missing, or values that
+mean something else than those before them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
 
+from .._compat.xarray import remade, transpose_axes
+from ..core.features import is_made_up, is_marked
 from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, own_array_record
-from ..core.model import Inference
+from ..core.model import GroupBatch, Key
 from ..core.objects import held_objects
-from .blockwise import as_declared, map_values, read_now
 from .packing import encoded
+from .plan import Source, local_dim
 from .stored_form import nanoseconds
-
-
-class Existing(Protocol):
-    """A store that is appended to: what the engine makes of it, its batch, and how messages call it."""
-
-    @property
-    def ds(self) -> xr.Dataset: ...
-
-    @property
-    def inference(self) -> Inference: ...
-
-    @property
-    def where(self) -> str: ...
-
+from .streaming import Values, as_declared, map_values, read_now
 
 _CODED = frozenset(CF_PACKING) - {"dtype"}
 _TEXT = "UTO"
 
 
-def check_same(name: str, new: xr.Variable, there: xr.Variable, where: str) -> None:
-    """Raise ``ValueError`` unless `new` has the dims and the dtype of what is there; sizes are not compared."""
-    if new.dims != there.dims:
+def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str, int | None], where: str) -> None:
+    """Raise ``ValueError`` unless a variable has the dims, the dtype and the sizes of what is there.
+
+    Parameters
+    ----------
+    free
+        Other sizes for some dims, None for any.
+    """
+    if new.dims != old.dims:
         raise ValueError(
-            f"{where}: variable {name!r} has dims {list(there.dims)} there, found {list(new.dims)}; transpose or "
+            f"{where}: variable {name!r} has dims {list(old.dims)} there, found {list(new.dims)}; transpose or "
             "rename the dims"
         )
-    kinds = new.dtype.kind, there.dtype.kind
-    text = all(kind in _TEXT for kind in kinds)
-    times = kinds[0] == kinds[1] and kinds[0] in "mM"
-    if kinds == ("S", "S") or text or times:
-        return
-    if new.dtype.name != there.dtype.name:
+    kinds = new.dtype.kind, old.dtype.kind
+    alike = kinds[0] == kinds[1] and kinds[0] in "SmM"
+    if not alike and not all(kind in _TEXT for kind in kinds) and new.dtype.name != old.dtype.name:
         raise ValueError(
-            f"{where}: variable {name!r} has dtype {there.dtype} there, found {new.dtype}; convert it with "
-            f".astype({there.dtype.name!r}) if nothing is lost by that"
+            f"{where}: variable {name!r} has dtype {old.dtype} there, found {new.dtype}; convert it with "
+            f".astype({old.dtype.name!r}) if nothing is lost by that"
         )
-
-
-def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str, int | None], where: str) -> None:
-    """Raise ``ValueError`` unless a variable fits what is there; `free` has other sizes for some dims, None for any."""
-    check_same(name, new, old, where)
     for dim, found, expected in zip(new.dims, new.shape, old.shape, strict=True):
         wanted = free.get(str(dim), expected)
         if wanted is not None and found != wanted:
             raise ValueError(f"{where}: variable {name!r} needs size {wanted} along {dim!r}, found {found}")
+
+
+# -- values as an array stores them ------------------------------------------------------------------------------------
 
 
 def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
@@ -81,63 +76,61 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         Where blocks of dask lose values by becoming what they were declared to be.
     """
     attrs = dict(array.attrs)
-    kind = new.dtype.kind
+    kind, fill = new.dtype.kind, there.encoding.get("_FillValue")
+    # zarr v2 has the fill value of xarray in the metadata; NaN stands for itself
+    fills = fill is not None and not (isinstance(fill, (float, complex, np.inexact)) and np.isnan(fill))
+    is_coded = bool(_CODED & set(attrs)) or fills
     if kind not in _TEXT + "S":
         new = as_declared(new, name)
+    # Python objects in memory may be dates; those of dask are not computed for the question
+    is_dates = kind == "O" and (
+        "calendar" in there.encoding or (new.chunks is None and held_objects(read_now(new)) == "dates")
+    )
     if kind in "mM":
-        fitted = _times(name, new, there, array, attrs, where)
-    elif kind == "O" and ("calendar" in there.encoding or _holds_dates(new)):
+        fitted = _times(name, new, there, array, where, is_exact=not is_coded and attrs.get("units") in _NANOSECONDS)
+    elif is_dates:
         fitted = _dates(name, new, there, array, where)
     elif kind in "UTOS":
         fitted = _text(name, new, array, where)
-    elif _is_coded(there, attrs) or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
+    elif is_coded or (array.metadata.zarr_format == 2 and array.dtype != there.dtype):
         fitted = _as_there(name, new, there, array, where)
     else:
         fitted = new
     order = own_array_record(attrs.get(ARRAY_ATTR)).get("order")
-    return fitted if order is None else _in_stored_order(fitted, order)
+    return fitted if order is None else transpose_axes(fitted, [order.index(axis) for axis in range(len(order))])
 
 
-def _is_coded(there: xr.Variable, attrs: Mapping[str, Any]) -> bool:
-    """Whether values are read as others than those stored: zarr v2 has the fill value of xarray in the metadata."""
-    found = there.encoding.get("_FillValue")
-    return bool(_CODED & set(attrs)) or (found is not None and not _is_nan(found))
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, (float, complex, np.inexact)) and bool(np.isnan(value))
-
-
-def _in_stored_order(variable: xr.Variable, order: list[int]) -> xr.Variable:
-    axes = [order.index(axis) for axis in range(len(order))]
-    numbered = xr.Variable(range(variable.ndim), variable._data, fastpath=True).transpose(*axes)
-    return xr.Variable([variable.dims[axis] for axis in axes], numbered._data, variable.attrs, fastpath=True)
+_NANOSECONDS = (NS_UNITS, "nanoseconds")
 
 
 def _times(
-    name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], attrs: dict[str, Any], where: str
+    name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str, *, is_exact: bool
 ) -> xr.Variable:
-    dtype = there.dtype
+    def exactly(dtype: np.dtype[Any]) -> xr.Variable:
+        def convert(values: Values) -> Values:
+            converted = values.astype(dtype)
+            if not np.array_equal(converted.astype(values.dtype), values, equal_nan=True):
+                raise ValueError(
+                    f"{where}: variable {name!r} has the resolution {dtype} there, and the new times are finer "
+                    f"({values.dtype}); round them, or write to a new store"
+                )
+            return converted
+
+        return map_values(new, convert, dtype)
+
     if there.dtype != new.dtype or new.chunks is not None:  # blocks of dask may be finer than was declared
-        new = map_values(new, lambda values: _exactly(values, dtype, name, where), dtype)
+        new = exactly(there.dtype)
     if array.dtype.kind in "mM":
-        stored = np.dtype(array.dtype)
-        return map_values(new, lambda values: _exactly(values, stored, name, where), stored)
-    exact = array.dtype == np.dtype("int64") and attrs.get("units") in (NS_UNITS, "nanoseconds")
-    if exact and not _is_coded(there, attrs):
+        return exactly(np.dtype(array.dtype))
+    if is_exact and array.dtype == np.dtype("int64"):
         return map_values(new, lambda values: nanoseconds(values, name), np.dtype("int64"))
     return _as_there(name, new, there, array, where)
-
-
-def _holds_dates(variable: xr.Variable) -> bool:
-    """Whether Python objects in memory are dates; those of dask are not computed for the question."""
-    return variable.chunks is None and held_objects(read_now(variable)) == "dates"
 
 
 def _dates(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
     """Dates of cftime: numbers in the units and the calendar of the array."""
     expected = there.encoding.get("calendar")
-    new = xr.Variable(new.dims, read_now(new), new.attrs, fastpath=True)
+    new = remade(new, data=read_now(new))
     found = {getattr(item, "calendar", None) for item in new.values.flat}
     if expected is None or found - {expected}:
         raise ValueError(
@@ -155,34 +148,206 @@ def _as_there(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array
     )
 
 
-def _exactly(values: np.ndarray[Any, Any], dtype: np.dtype[Any], name: str, where: str) -> np.ndarray[Any, Any]:
-    converted = values.astype(dtype)
-    if not np.array_equal(converted.astype(values.dtype), values, equal_nan=True):
-        raise ValueError(
-            f"{where}: variable {name!r} has the resolution {dtype} there, and the new times are finer "
-            f"({values.dtype}); round "
-            f"them, or write to a new store"
-        )
-    return converted
-
-
 def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr.Variable:
     stored = np.dtype(array.dtype)
     if stored.kind not in "US":
-        return (
-            new
-            if new.dtype.kind != "O" or new.chunks is not None
-            else new.copy(data=np.asarray(new.values, dtype=object))
-        )
+        is_objects = new.dtype.kind == "O" and new.chunks is None
+        return remade(new, data=np.asarray(new.values, dtype=object)) if is_objects else new
 
-    def convert(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def convert(values: Values) -> Values:
         found = values.astype(stored.kind)
         if found.dtype.itemsize > stored.itemsize:
             raise ValueError(
                 f"{where}: variable {name!r} has strings of at most {stored} there, and the new ones are longer "
-                f"({found.dtype}); "
-                f"write to a new store, with strings of any length (.astype(object))"
+                f"({found.dtype}); write to a new store, with strings of any length (.astype(object))"
             )
         return found.astype(stored)
 
     return map_values(new, convert, stored)
+
+
+# -- rows that are appended --------------------------------------------------------------------------------------------
+
+
+def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], where: str) -> None:
+    """Check the rows of `source` against the store that the engine shows as `old`.
+
+    Parameters
+    ----------
+    dim
+        The dim that grows; the dims, where groups have one of their own each.
+
+    Raises
+    ------
+    ValueError
+        For variables that are missing, that are new, that have other dims, dtypes, sizes or units, or that lack the dim and
+        differ from what is there. The message names them.
+    """
+    new = source.flat
+    dims = {dim} if isinstance(dim, str) else set(dim)
+    for each in sorted(dims):
+        if each not in old.sizes:
+            raise ValueError(
+                f"{where}: append_dim={each!r} is no dim there; the dims are: {sorted(map(str, old.sizes))}"
+            )
+        if each not in new.sizes:
+            raise ValueError(
+                f"append_dim={each!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}"
+            )
+    _check_names(new, old, dims, where)
+    for name, variable in new.variables.items():
+        if name in old.variables and dims & set(variable.dims):
+            check_sizes(str(name), variable, old.variables[name], dict.fromkeys(map(str, dims)), where)
+    unknown = [str(name) for name in new.variables if name not in old.variables]
+    if unknown:
+        raise ValueError(
+            f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
+        )
+    for name, variable in new.variables.items():
+        units, there = variable.attrs.get("units"), old.variables[name].attrs.get("units")
+        if units is not None and there is not None and units != there:
+            raise ValueError(
+                f"{where}: variable {name!r} has the units {there!r} there, found {units!r}; convert the values and the "
+                f"attribute"
+            )
+    for node in source.nodes.values():
+        for local, variable in node.variables.items():
+            name = node.names[local]
+            if dims & set(new.variables[name].dims) or same_values(variable, old.variables[name]):
+                continue
+            raise ValueError(
+                f"{where}: variable {name!r} has no dim {', '.join(map(repr, sorted(dims)))}, so an append leaves it as it is, "
+                f"and its values are not those there; drop it, or overwrite it with mode='a' first"
+            )
+
+
+def _check_names(new: xr.Dataset, old: xr.Dataset, dims: Collection[str], where: str) -> None:
+    for name, variable in old.variables.items():
+        own = next((each for each in variable.dims if each in dims), None)
+        if own is not None and name not in new.variables:
+            missing = [str(name) for name, v in old.variables.items() if own in v.dims and name not in new.variables]
+            raise ValueError(
+                f"{where}: {missing[:5]} have the dim {own!r} there and are not in the dataset, so their rows would be "
+                f"missing; add them"
+            )
+        if own is not None and own not in new.variables[name].dims:
+            raise ValueError(
+                f"{where}: variable {name!r} has dims {list(variable.dims)} there, found "
+                f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {own!r}"
+            )
+
+
+def grown(batches: Mapping[Key, GroupBatch], added: Mapping[str, int]) -> dict[Key, GroupBatch]:
+    """The batch of each group after an append."""
+    return {
+        key: replace(
+            batch, sizes=tuple(s + added.get(str(dim), 0) for dim, s in zip(batch.dims, batch.sizes, strict=True))
+        )
+        for key, batch in batches.items()
+    }
+
+
+def same_values(new: xr.Variable, old: xr.Variable) -> bool:
+    """Whether two variables have the same sizes and values; NaN equals NaN, text equals text of another dtype."""
+    if new.shape != old.shape:
+        return False
+    values = [np.asarray(v.data.compute() if v.chunks is not None else v.values) for v in (new, old)]
+    if any(array.dtype.kind in "OUST" for array in values):
+        return bool(values[0].astype(object).tolist() == values[1].astype(object).tolist())
+    return bool(np.array_equal(values[0], values[1], equal_nan=values[0].dtype.kind in "fcmM"))
+
+
+# -- names of dims that the engine made up -----------------------------------------------------------------------------
+
+
+def adopt_names(
+    source: Source, there: xr.Dataset, region: Any, append_dim: Hashable | None
+) -> tuple[Source, Any, Hashable | None]:
+    """Rename dims to those of the store, where these were made up; the region and the dim to append along as well.
+
+    A buffer of ``TensorDict.from_schema`` has no names for its dims: what is written into it is matched by position. Names that
+    the store records, and dims that would stand for two of the store's, are left as they are.
+
+    Examples
+    --------
+    >>> from .plan import source_of_dataset
+    >>> there = xr.Dataset({"obs": (("batch_0", "dim_3"), [[0.0] * 3] * 8)})
+    >>> rows = source_of_dataset(xr.Dataset({"obs": (("time", "joint"), [[1.0] * 3] * 2)}))
+    >>> renamed, region, _ = adopt_names(rows, there, {"time": slice(4, 6)}, None)
+    >>> renamed.flat["obs"].dims, region
+    (('batch_0', 'dim_3'), {'batch_0': slice(4, 6, None)})
+    """
+    found: dict[str, set[str]] = {}
+    for name, variable in source.flat.variables.items():
+        old = there.variables.get(name)
+        if old is None or old.ndim != variable.ndim:
+            continue
+        for mine, theirs in zip(map(str, variable.dims), map(str, old.dims), strict=True):
+            if mine not in there.dims and (is_marked(theirs) or is_made_up(theirs, old.sizes[theirs])):
+                found.setdefault(mine, set()).add(theirs)
+    names = {mine: next(iter(theirs)) for mine, theirs in found.items() if len(theirs) == 1}
+    taken = [*names.values(), *map(str, source.flat.dims)]
+    names = {mine: theirs for mine, theirs in names.items() if taken.count(theirs) == 1}
+    if not names:
+        return source, region, append_dim
+    if isinstance(region, Mapping):
+        region = {names.get(str(dim), dim): part for dim, part in region.items()}
+    flat = _with_dims(
+        source.flat,
+        {name: tuple(names.get(str(d), str(d)) for d in v.dims) for name, v in source.flat.variables.items()},
+    )
+    # a store that names no dims has those of the flat view in its groups
+    nodes = {
+        key: replace(
+            node,
+            variables={
+                local: remade(v, dims=flat.variables[node.names[local]].dims) for local, v in node.variables.items()
+            },
+        )
+        for key, node in source.nodes.items()
+    }
+    return replace(source, flat=flat, nodes=nodes), region, names.get(str(append_dim), append_dim)
+
+
+def _with_dims(ds: xr.Dataset, dims: Mapping[Any, tuple[str, ...]]) -> xr.Dataset:
+    """A Dataset whose variables have other names of dims, without its indexes."""
+    variables = {name: remade(variable, dims=dims[name]) for name, variable in ds.variables.items()}
+    coords = xr.Coordinates({name: variables[name] for name in ds.coords}, indexes={})
+    return xr.Dataset({name: variables[name] for name in ds.data_vars}, coords=coords, attrs=ds.attrs)
+
+
+def grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Source, xr.Dataset, frozenset[str]]:
+    """Both under the same names of dims, and which of them grow.
+
+    Where the groups of a tree have a dim of that name each, of different lengths, each is called after its group.
+    """
+    source, _, adopted = adopt_names(source, there, None, append_dim)
+    dim = str(adopted)
+    if dim in there.sizes and dim in source.flat.sizes:
+        return source, there, frozenset([dim])
+    own = {name: tuple(local_dim(str(each), _group(name)) for each in v.dims) for name, v in there.variables.items()}
+    mine = {
+        node.names[local]: tuple(map(str, variable.dims))
+        for node in source.nodes.values()
+        for local, variable in node.variables.items()
+    }
+    if not any(dim in dims for dims in own.values()) or not any(dim in dims for dims in mine.values()):
+        return source, there, frozenset([dim])
+    flat, old = _under_own_names(source.flat, mine), _under_own_names(there, own)
+    found = {str(each) for each in flat.dims if str(each).rpartition(".")[2] == dim}
+    return replace(source, flat=flat), old, frozenset(found)
+
+
+def _group(name: Hashable) -> tuple[str, ...]:
+    return tuple(str(name).split("/")[:-1])
+
+
+def _under_own_names(ds: xr.Dataset, dims: Mapping[Any, tuple[str, ...]]) -> xr.Dataset:
+    """Dims called after the outermost group that has one of that name above, as nodes of a tree share theirs."""
+    owners = {(_group(name), dim) for name, own in dims.items() for dim in own}
+
+    def owned(group: tuple[str, ...], dim: str) -> str:
+        owner = next(group[:n] for n in range(len(group) + 1) if (group[:n], dim) in owners)
+        return ".".join((*owner, dim))
+
+    return _with_dims(ds, {name: tuple(owned(_group(name), dim) for dim in dims[name]) for name in ds.variables})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from xarray.coding.strings import create_vlen_dtype
 
-from .._compat.xarray import read, transpose_axes
+from .._compat.xarray import read, remade, transpose_axes
 from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
 from ..core.objects import held_objects, is_text_dtype, python_objects, same_object, to_json
@@ -26,9 +27,8 @@ from ..core.times import to_nanoseconds
 from ..core.unbatched_entry import encode_array, entry_record
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .blockwise import as_declared, map_values, read_now
-from .encodings import cf_encoding
 from .packing import decoded_dtype, encoded, is_packing, packed
+from .streaming import as_declared, map_values, read_now
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -39,6 +39,8 @@ Form = Literal["array", "json", "ragged", "unbatched"]
 _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
+_LAID_OUT = frozenset({"chunks", "shards", "chunksizes", "preferred_chunks"})
+"""What an encoding says about axes by their place."""
 _TEXT_DTYPE: Any = create_vlen_dtype(str)
 
 
@@ -130,15 +132,25 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         variable = as_declared(variable, place.name)
     kind = variable.dtype.kind
     if kind in _TIMES:
-        variable = _without_nat(variable)
+        # no store takes the fill value that xarray leaves in the attributes of times that numpy has dtypes for
+        bare = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
+        variable = remade(variable, attrs=bare)
     if kind == "S" and variable.dtype.itemsize < 2:
         # CF takes an array of single bytes for strings in pieces, and joins them
         variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
         return _for_xarray(variable, place)
-    axes = batch_axes_first(variable, place.batch_dims)
-    stored = _for_tensordict(_transposed(variable, axes), place)
-    if axes != sorted(axes):
+    axes = list(range(variable.ndim))
+    if set(place.batch_dims) <= set(variable.dims):  # those of the batch go in front, in its order
+        lead = [variable.dims.index(dim) for dim in place.batch_dims]
+        axes = lead + [axis for axis in axes if axis not in lead]
+    is_moved = axes != sorted(axes)
+    if is_moved:
+        kept = {k: v for k, v in variable.encoding.items() if k not in _LAID_OUT}
+        variable = transpose_axes(variable, axes)
+        variable.encoding = kept
+    stored = _for_tensordict(variable, place)
+    if is_moved:
         stored.record["order"] = [axes.index(axis) for axis in range(len(axes))]
     return stored
 
@@ -206,34 +218,6 @@ def _for_tensordict(variable: xr.Variable, place: Place) -> Stored:
     return Stored(variable, stack=place.stack(variable))
 
 
-def _without_nat(variable: xr.Variable) -> xr.Variable:
-    """Without the fill value that xarray leaves in the attributes of times that numpy has dtypes for: no store takes it."""
-    if not {"_FillValue", "missing_value"} & set(variable.attrs):
-        return variable
-    attrs = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
-    bare = xr.Variable(variable.dims, variable._data, attrs, fastpath=True)
-    bare.encoding = variable.encoding
-    return bare
-
-
-def batch_axes_first(variable: xr.Variable, batch_dims: tuple[str, ...]) -> list[int]:
-    """The axes of a variable with those of the batch in front, in its order; as they are where it lacks one."""
-    axes = list(range(variable.ndim))
-    if not set(batch_dims) <= set(variable.dims):
-        return axes
-    lead = [variable.dims.index(dim) for dim in batch_dims]
-    return lead + [axis for axis in axes if axis not in lead]
-
-
-def _transposed(variable: xr.Variable, axes: list[int]) -> xr.Variable:
-    if axes == sorted(axes):
-        return variable
-    moved = transpose_axes(variable, axes)
-    dropped = {"chunks", "shards", "chunksizes", "preferred_chunks"}
-    moved.encoding = {key: value for key, value in variable.encoding.items() if key not in dropped}
-    return moved
-
-
 def _torch_record(variable: xr.Variable) -> dict[str, Any]:
     recorded = torch_dtype_of(variable)
     return {} if recorded is None else {"torch_dtype": recorded}
@@ -254,7 +238,8 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
         encode_times(held, place)  # raises for those that a reader could not give back
         return Stored(held, "unbatched")
     if variable.dtype.kind in _TIMES:
-        return Stored(encode_times(variable, place), record=_unit_record(variable))
+        unit = np.datetime_data(variable.dtype)[0]
+        return Stored(encode_times(variable, place), record={} if unit == "ns" else {"datetime_unit": unit})
     if unbatched:
         return _unbatched(variable, place)
     if not variable.dtype.isnative:
@@ -291,11 +276,6 @@ def with_values(path: str, was: Mapping[str, Any], values: np.ndarray[Any, Any])
         remedy = "its entry in '_unbatched' is packed so; write to a new store"
         values = encoded(path, xr.Variable(dims, values), attrs, np.dtype(was["dtype"]), remedy=remedy).values
     return encode_array(values, dims, attrs=attrs, role=was.get("role", "data"), record=entry_record(was))
-
-
-def _unit_record(variable: xr.Variable) -> dict[str, Any]:
-    unit = np.datetime_data(variable.dtype)[0]
-    return {} if unit == "ns" else {"datetime_unit": unit}
 
 
 def encode_times(variable: xr.Variable, place: Place) -> xr.Variable:
@@ -383,13 +363,23 @@ def _ragged(variable: xr.Variable, place: Place) -> Stored:
 def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
     text = to_json(payload, place.name)
     if not same_object(json.loads(text), payload):
-        raise _no_json(place, payload)
-    if place.format == "hdf5" and variable.ndim and _is_text_with_gaps(variable):
+        raise TypeError(
+            f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a key as "
+            f"a string), and objects are stored as JSON; convert it, or drop it"
+        )
+    items = np.asarray(variable.values).ravel().tolist() if place.format == "hdf5" and variable.ndim else []
+    gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
+    if any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True)):
         raise TypeError(
             f"variable {place.name!r} holds text with missing values (None or NaN), which HDF5 cannot hold; fill them with "
             f".fillna(''), as xarray's own engines do silently, or write it with ds.td.to_zarr()"
         )
-    if place.format == "hdf5" and variable.ndim and not (_one_plain_type(variable) and place.rows):
+    types = {type(item) for item in items}
+    if (
+        place.format == "hdf5"
+        and variable.ndim
+        and not (len(types) == 1 and types <= {bool, int, float} and place.rows)
+    ):
         raise TypeError(
             f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
@@ -397,20 +387,34 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
     return Stored(variable, "json", stack=place.stack(variable), payload=payload)
 
 
-def _is_text_with_gaps(variable: xr.Variable) -> bool:
-    items = np.asarray(variable.values).ravel().tolist()
-    gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
-    return any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True))
+# -- encodings that came along -----------------------------------------------------------------------------------------
+#
+# They outlive what they were made for: chunks of an array that was sliced, codecs of zarr v2 in a v3 store, HDF5 options in zarr.
+# None of them may make a write fail, and none may change a value: what fits the new store is kept, the rest dropped.
+
+_CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_variables", "formula_terms")
 
 
-def _one_plain_type(variable: xr.Variable) -> bool:
-    types = {type(item) for item in np.asarray(variable.values).ravel().tolist()}
-    return len(types) == 1 and types <= {bool, int, float}
+def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
+    """The CF words of an encoding that came along; :func:`.packing.packed` says whether the values fit."""
+    kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
+    kinds = {variable.dtype.kind}
+    with suppress(TypeError):
+        kinds.add(np.dtype(kept.get("dtype") or "float64").kind)
+    is_time = variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and "units" in kept)
+    # strings: the dtype they were read as says nothing about how they are to be written
+    if "b" in kinds or not (is_time or kinds <= set("iufc")):
+        kept = {name: value for name, value in kept.items() if name not in CF_WORDS}
+    return kept
 
 
-def _no_json(place: Place, payload: Any) -> TypeError:
-    return TypeError(
-        f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a "
-        "key as "
-        f"a string), and objects are stored as JSON; convert it, or drop it"
-    )
+def storage_chunks(variable: xr.Variable) -> tuple[int, ...] | None:
+    """The chunks an encoding asks for, of zarr or of HDF5, where they still fit the variable."""
+    chunks = variable.encoding.get("chunks")
+    if chunks is None and not variable.encoding.get("contiguous", False):
+        chunks = variable.encoding.get("chunksizes")
+    if not isinstance(chunks, tuple | list) or len(chunks) != variable.ndim or not variable.ndim:
+        return None
+    if not all(isinstance(size, int | np.integer) and size > 0 for size in chunks):
+        return None
+    return tuple(min(int(size), max(full, 1)) for size, full in zip(chunks, variable.shape, strict=True))

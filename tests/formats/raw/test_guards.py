@@ -16,7 +16,7 @@ from tensordict import PersistentTensorDict, TensorDict
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.formats.hdf5.read import Hdf5Store
-from xarray_tensordict.formats.raw import kept
+from xarray_tensordict.formats.raw import files
 from xarray_tensordict.formats.raw.arrays import RawArray
 
 ARRAY = np.arange(24, dtype="f4").reshape(6, 4)
@@ -251,7 +251,7 @@ def test_batches_keep_a_map_and_see_a_file_that_has_taken_its_place(chunks, tmp_
 @pytest.mark.parametrize("most", [0, 2, 256])
 @pytest.mark.parametrize("shuffle", [False, "full"])
 def test_of_many_files_some_are_kept_and_the_others_opened_for_each_read(most, shuffle, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "_MOST", most)
+    monkeypatch.setattr(files, "_MOST", most)
     array = np.arange(60 * 1100, dtype="f4").reshape(60, 1100)
     group = zarr.create_group(str(tmp_path / "s.zarr"))
     group.create_array("x", shape=array.shape, chunks=(7, 1100), dtype="f4", compressors=None)[...] = array

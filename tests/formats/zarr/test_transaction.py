@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from tensordict import TensorDict
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
 
 import xarray_tensordict
+from xarray_tensordict.core.metadata import COMMIT_ATTR
 from xarray_tensordict.formats.zarr import transaction
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
@@ -245,6 +247,63 @@ def test_an_object_of_a_writer_that_is_gone_can_be_deleted(monkeypatch: pytest.M
     taken.release()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no file that is open")
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder removes the file as it gives the store back, after the next writer has opened it and before it locks it."""
+    fcntl = pytest.importorskip("fcntl")
+    flock, removed = fcntl.flock, []
+
+    def late(number: int, flags: int) -> None:
+        if not removed and flags & fcntl.LOCK_EX:
+            removed.append(True)
+            (tmp_path / transaction.LOCK).unlink()
+        flock(number, flags)
+
+    (tmp_path / transaction.LOCK).touch()
+    monkeypatch.setattr(fcntl, "flock", late)
+    with transaction.taken(LocalStore(tmp_path), "here"):
+        assert removed
+        with pytest.raises(BlockingIOError, match="try again"):
+            transaction.Taken(LocalStore(tmp_path), "here", wait=0)
+
+
+def test_a_writer_whose_folder_was_replaced_leaves_the_lock_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    first = transaction.Taken(LocalStore(path), "here")
+    path.rename(tmp_path / "old")
+    second = transaction.Taken(LocalStore(path), "here")
+    first.release()
+    with pytest.raises(BlockingIOError, match="try again"):
+        transaction.Taken(LocalStore(path), "here", wait=0)
+    second.release()
+    transaction.Taken(LocalStore(path), "here", wait=0).release()
+
+
+def test_a_lock_is_not_handed_to_another_process_and_an_object_is(tmp_path: Path) -> None:
+    with (
+        transaction.taken(LocalStore(tmp_path), "here") as held,
+        pytest.raises(ValueError, match=r"here: the lock of a folder.*scheduler='threads'"),
+    ):
+        pickle.dumps(held)
+    url = f"file://{tmp_path}"
+    taken = transaction.Taken(FsspecStore.from_url(url), "here")
+    pickle.loads(pickle.dumps(taken)).release()
+    transaction.Taken(FsspecStore.from_url(url), "here", wait=0).release()
+
+
+@pytest.mark.slow
+def test_a_delayed_append_is_refused_where_no_process_could_hold_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    pairs(0, 4).td.to_zarr(path, chunks={"time": 3})
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    todo = pairs(4, 4).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False)
+    with pytest.raises(ValueError, match="Nothing was changed: compute with scheduler='threads'"):
+        todo.compute(scheduler="processes", num_workers=2)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    pairs(4, 4).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False).compute(scheduler="threads")
+    assert xr.open_dataset(path, engine="tensordict").sizes["time"] == 8
+
+
 def test_what_another_program_has_changed_in_the_meantime_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     pairs(0, 4).td.to_zarr(path, chunks={"time": 2})
@@ -345,7 +404,11 @@ def killed_in_commit(path: Path, monkeypatch: pytest.MonkeyPatch, zarr_format: A
 
     with pytest.raises(Killed):
         rows(2, 4).td.to_zarr(Dying(LocalStore(path)), append_dim="time")
-    assert (path / transaction.JOURNAL).exists()
+    assert is_marked(path)
+
+
+def is_marked(path: Path) -> bool:
+    return any(COMMIT_ATTR in file.read_text() for file in path.glob("*") if file.name in {"zarr.json", ".zattrs"})
 
 
 @FORMATS
@@ -376,4 +439,4 @@ def test_those_who_may_not_write_see_a_killed_commit_as_it_was(
     monkeypatch.setattr(transaction, "_rolled_back", lambda store, root: False)
     for read in (of_the_engine, of_the_lazy_tensordict):
         assert read(path) == 2
-    assert (path / transaction.JOURNAL).exists()
+    assert is_marked(path)

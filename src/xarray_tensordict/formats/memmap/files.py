@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..fingerprint import Described, Entry
-from ..raw.files import Buffer, Bytes, Places, PlainFiles, open_file
-from ..raw.kept import Kept
+from ..fingerprint import Described, Fingerprint
+from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, open_file
 
 Location = Path | zipfile.Path
 
@@ -155,7 +154,51 @@ def _place(member: zipfile.Path) -> list[int]:
     return [start, start + info.file_size]
 
 
-def bytes_of(file: Location, size: int, what: str, entry: Entry) -> Bytes:
+@dataclass(frozen=True)
+class Noted:
+    """What a ``meta.json``, or the metadata of a checkpoint, noted of one array when the store was opened.
+
+    Attributes
+    ----------
+    described
+        The file.
+    keys
+        Where in it.
+    said
+        What it said of the array.
+    """
+
+    described: Described
+    keys: tuple[str, ...]
+    said: Any
+
+    def check(self, where: str) -> None:
+        """Raise where the metadata say something else now; `where` is how messages call the array."""
+        now = self.described.changed()
+        if now is None:
+            return
+        for key in self.keys:
+            now = now.get(key) if isinstance(now, dict) else None
+        found = said_of(now)
+        if found != self.said:
+            _fingerprint_of(self.said).compare(_fingerprint_of(found) if isinstance(found, tuple) else None, where)
+
+
+def said_of(entry: Any) -> Any:
+    """What a JSON entry of tensordict says of a tensor: dtype and shape, and in an archive where its bytes begin and end."""
+    if isinstance(entry, dict):
+        return entry.get("dtype"), entry.get("shape"), *entry.get("_place", ())
+    return entry
+
+
+def _fingerprint_of(said: tuple[Any, ...]) -> Fingerprint:
+    dtype, shape, *place = said
+    return Fingerprint(
+        str(dtype).removeprefix("torch."), tuple(shape), means={"bytes": " to ".join(map(str, place))} if place else {}
+    )
+
+
+def bytes_of(file: Location, size: int, what: str, entry: Noted) -> Bytes:
     """The bytes of an array.
 
     Parameters
@@ -181,7 +224,7 @@ class FileBytes(PlainFiles):
     path: str
     size: int
     what: str
-    entry: Entry
+    entry: Noted
     offset: int = 0
     stop: int | None = None
     name: str = ""
@@ -224,7 +267,7 @@ class CompressedMember:
     name: str
     size: int
     what: str
-    entry: Entry
+    entry: Noted
 
     @property
     def is_compressed(self) -> bool:

@@ -21,9 +21,9 @@ from xarray.core import indexing
 from ...core.metadata import scalar_array, stacked_array
 from ...core.model import StoredArray
 from ..array_wrappers import FLOAT_CODES, WidenedArray, read_outer
-from ..fingerprint import Described, Entry, said_of
+from ..fingerprint import Described
 from ..raw.arrays import RawArray
-from .files import Location, bytes_of, file_stem, read_json, read_small, stem_in
+from .files import Location, Noted, bytes_of, file_stem, read_json, read_small, said_of, stem_in
 
 META = "meta.json"
 CLASS_NAME = "_tensorclass"
@@ -205,7 +205,7 @@ class LevelReader:
                 self._add_child(level, key, folder)
             elif entry.get("dtype") is not None and entry.get("shape") is not None:
                 file = folder.path / f"{stem_in(folder.path, key, '.memmap')}.memmap"
-                self.add_leaf(level, key, entry, file, Entry(folder.described, (key,), said_of(entry)), folder)
+                self.add_leaf(level, key, entry, file, Noted(folder.described, (key,), said_of(entry)), folder)
         for key in LOST_NAMES:
             if (folder.path / f"{key}.memmap").exists() or (folder.path / key / META).exists():
                 level.left_out[key] = f"{META} has a use of its own for the word {key!r}, {_LOST}"
@@ -217,7 +217,7 @@ class LevelReader:
         key: str,
         entry: Mapping[str, Any],
         file: Location,
-        source: Entry,
+        source: Noted,
         folder: Folder | None = None,
     ) -> None:
         """Add a tensor, of which `entry` says its dtype and shape."""

@@ -22,6 +22,7 @@ from ...core.inference import BatchDims
 from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
 from ...core.objects import same_object, to_json
+from ...core.suggest import check_choice
 from ...core.unbatched_entry import encode_array
 from ...dataset.entries import Entry, Plan, plan_entries, td_names
 from ...dataset.record import infer_dataset
@@ -30,11 +31,8 @@ from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
-from ...writing.arguments import check_choice
-from ...writing.blockwise import as_declared
-from ...writing.disk_blocks import allocate
-from ...writing.replacing import free_name, remove, replaced, swap
-from ...writing.streaming import streamed
+from ...writing.replacing import allocate, free_name, remove, replaced, swap
+from ...writing.streaming import as_declared, streamed
 from .files import file_stem
 from .levels import BYTES, CLASS_NAME, CODE_DTYPES, LOST_NAMES, META, stack_shape
 

@@ -13,8 +13,7 @@ from xarray.core import indexing
 
 from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
-from .files import Buffer, Bytes, NotRawError
-from .kept import Kept
+from .files import Buffer, Bytes, Kept, NotRawError
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Bytes of arrays that lie in files as they are in memory: read into their place, or picked from a map of the file.
 
 What lies together is read into the destination. Many small pieces are copied from a read-only map, for one read or, with
-:class:`~.kept.Kept`, for all reads of whoever reads one batch after the other; the size of the file is looked at before each.
+:class:`Kept`, for all reads of whoever reads one batch after the other; the size of the file is looked at before each.
 A map never leaves this package: whoever reads copies what it selects. (A write to a read-only map kills the process, and
 so does a read behind the end of a file.) The one exception is :meth:`Bytes.private`, a copy-on-write map that can be
 written to.
@@ -16,12 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from .kept import Kept
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 Places = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,6 +46,56 @@ CAN_READ_AT = hasattr(os, "preadv")
 
 class NotRawError(Exception):
     """The bytes are not where they were expected; the library of the format has to be asked."""
+
+
+_MOST = 256
+"""How many files are kept mapped, and so open, at most; of more, the others are opened for each read."""
+
+
+class Kept:
+    """Read-only maps of files that are read again and again: to fault in a page takes about as long as to copy it.
+
+    They are kept for one reader and not longer, because a file that is mapped stays open. A pickle holds none.
+    """
+
+    def __init__(self) -> None:
+        self._maps: dict[tuple[str, int, int], tuple[tuple[int, int, int], Buffer]] = {}
+
+    def found(self, path: str, offset: int, size: int) -> Buffer | None:
+        """The map of a part of a file that has that path; None where there is none, or the file is another or changed its size."""
+        held = self._maps.get((path, offset, size))
+        if held is None:
+            return None
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return held[1] if held[0] == _identity(status) else None
+
+    def map_of(self, name: str, fileno: int, offset: int, size: int) -> Buffer | None:
+        """The map of a part of an open file, whose size was just looked at; None where there are enough.
+
+        Parameters
+        ----------
+        name
+            The path, or what else tells the files of a reader apart.
+        """
+        key = (name, offset, size)
+        # while a file is mapped no other one gets its number
+        identity = _identity(os.fstat(fileno))
+        held = self._maps.get(key)
+        if held is None or held[0] != identity:
+            if held is None and len(self._maps) >= _MOST:
+                return None
+            held = self._maps[key] = identity, map_file(fileno, offset, size, mmap.ACCESS_READ)
+        return held[1]
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size
 
 
 class Bytes(Protocol):
@@ -263,14 +310,9 @@ def at_once(function: Callable[[T], R], tasks: Sequence[T], threads: int = THREA
     The threads are made for this call: a pool that is kept does not survive a fork.
     """
     if min(len(tasks), threads) < 2:
-        return in_turn(function, tasks)
+        return [function(task) for task in tasks]
     with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="xarray-tensordict") as pool:
         return list(pool.map(function, tasks))
-
-
-def in_turn(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Call a function for each of `tasks`; the results are in their order."""
-    return [function(task) for task in tasks]
 
 
 def reuse_memory() -> None:

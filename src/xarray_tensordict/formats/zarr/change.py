@@ -12,26 +12,34 @@ values overwritten  old and new values, under a mark that names the variables   
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import zarr
 
 from ..._compat.xarray import zarr_group_blocks
-from ..._compat.zarr import await_requests, each_at_once, get_bytes, is_transactional, on_store, run, set_bytes
+from ..._compat.zarr import await_requests, each_at_once, is_transactional, on_store
 from ...core.metadata import BATCH_ATTR, INCOMPLETE_ATTR
 from ...core.model import Key
 from ...quiet import ZARR_SAYS, quiet
 from ...writing.running import compute_all
-from .blocks import Block, full_region, held_by_dask, write_in_memory, writes
 from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
-from .target import ZarrTarget
 from .transaction import Staged, Taken, as_json, attrs_key, join, pending, taken
+
+if TYPE_CHECKING:
+    from .write import ZarrTarget
+
+Region = tuple[slice, ...]
+Block = tuple[Any, "zarr.Array[Any]", Region]
+"""Values in memory or held by dask, the array, and where in it they go."""
 
 
 @dataclass
@@ -40,40 +48,47 @@ class Change:
 
     Attributes
     ----------
-    staged
-        The store, with the documents as they are to be.
     target
         The group that is changed.
-    root
-        The path of the outermost group.
     zarr_format
         2 or 3.
     consolidate
         Whether the metadata of the outermost group is consolidated even where it was not before.
+    root
+        The path of the outermost group.
+    staged
+        The store, with the documents as they are to be.
     blocks
         Values that go into arrays.
     texts
-        Chunks of JSON texts by key; none of them is one that the documents name now.
+        The keys of chunks of JSON texts; none of them is one that the documents name now.
     created
         The paths of arrays that are new.
     overwritten
         The paths of arrays that get other values where there are some, as the mark calls them.
     """
 
-    staged: Staged
     target: ZarrTarget
-    root: str
     zarr_format: int
     consolidate: bool = False
     blocks: list[Block] = field(default_factory=list)
-    texts: dict[str, bytes] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
     overwritten: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.root = self.target.root()
+        self.staged = Staged(self.target.store)
 
     @property
     def path(self) -> str:
         """The path of the group that is changed."""
         return "/".join(self.target.prefix)
+
+    @property
+    def held(self) -> list[Block]:
+        """The blocks that dask has to compute."""
+        return [block for block in self.blocks if hasattr(block[0], "dask")]
 
     # -- what is staged ------------------------------------------------------------------------------------------------
 
@@ -122,7 +137,9 @@ class Change:
         found = zarr_group_blocks(ds, self.staged, path, encoding=group.encoding, zarr_format=self.zarr_format)
         for values, array, region in found:
             self.created.append(array.path)
-            self.blocks.append((values, on_store(array, self.staged.inner), full_region(array, region)))
+            parts = region or (slice(None),) * array.ndim
+            whole = tuple(slice(*part.indices(size)[:2]) for part, size in zip(parts, array.shape, strict=True))
+            self.blocks.append((values, on_store(array, self.staged.inner), whole))
 
     # -- carrying it out -----------------------------------------------------------------------------------------------
 
@@ -133,34 +150,30 @@ class Change:
         else:
             each_at_once(self._remove, self.created)
         if self.overwritten:
-            self._mark({"kind": "overwrite", "arrays": sorted(self.overwritten)})
-        write_in_memory(self.blocks)
-        each_at_once(lambda key: set_bytes(self.staged.inner, key, self.texts[key]), list(self.texts))
+            self._mark_overwritten()
+        self.write_in_memory()
+
+    def write_in_memory(self) -> None:
+        """Write what dask does not hold."""
+        for values, array, region in self.blocks:
+            if not hasattr(values, "dask") and 0 not in values.shape:
+                array[region] = np.asarray(values)
 
     async def _remove(self, path: str) -> None:
         """Chunks that a writer has left who was killed: they would pass for those of the new array."""
         await self.staged.inner.delete_dir(path)
 
-    def _mark(self, content: Mapping[str, Any]) -> None:
-        """Say in the store what is being overwritten, until the change is committed."""
-        keys = [attrs_key(self.path, self.zarr_format)]
-        if self.zarr_format == 2:  # readers from far away see this one alone
-            keys.append(join(self.root, ".zmetadata"))
-        for key in keys:
-            held = run(get_bytes(self.staged.inner, key))
-            whole = {} if held is None else json.loads(held)
-            if held is None and key.endswith(".zmetadata"):
-                continue
-            inside = whole
-            if key.endswith(".zmetadata"):
-                inside = whole["metadata"].setdefault(join(self.path.removeprefix(self.root), ".zattrs"), {})
-            elif self.zarr_format == 3:
-                inside = whole.setdefault("attributes", {})
-            inside[INCOMPLETE_ATTR] = dict(content)
-            self.staged.put(key, self.staged.documents.get(key, held))  # without the mark
-            marked = as_json(whole)
-            self.staged.found[key] = marked
-            run(set_bytes(self.staged.inner, key, marked))
+    def _mark_overwritten(self) -> None:
+        """Say in the store what is being overwritten, until the change is committed: the mark is a change of its own."""
+        key = attrs_key(self.path, self.zarr_format)
+        self.staged.document(key)
+        self.staged.documents.setdefault(key, self.staged.found[key])  # which is committed without the mark
+        marking = Change(self.target, self.zarr_format)
+        marking.staged.found = self.staged.found  # documents are read once
+        mark = {"kind": "overwrite", "arrays": sorted(self.overwritten)}
+        marking.set_attrs(self.path, **{INCOMPLETE_ATTR: mark})
+        marking.finish()
+        self.staged.found |= marking.staged.found
 
     def finish(self) -> None:
         """Commit the documents: from here on readers see the change."""
@@ -169,29 +182,27 @@ class Change:
         for length in range(len(parts), -1, -1):
             path = "/".join(parts[:length])
             is_outermost = path == self.root
-            if self._was_consolidated(path) or (is_outermost and self.consolidate and self._can_consolidate):
+            asked = is_outermost and self.consolidate and self.staged.inner.supports_consolidated_metadata
+            if asked or self._was_consolidated(path):
                 zarr.consolidate_metadata(self.staged, path=path or None, zarr_format=version)
             if is_outermost:
                 break
         self.staged.commit(self.target.name, self.root)
 
-    @property
-    def _can_consolidate(self) -> bool:
-        return self.staged.inner.supports_consolidated_metadata
-
     def _was_consolidated(self, path: str) -> bool:
-        self.staged.document(join(path, "zarr.json" if self.zarr_format == 3 else ".zmetadata"))
-        found = self.staged.found[join(path, "zarr.json" if self.zarr_format == 3 else ".zmetadata")]
-        return found is not None and (
-            self.zarr_format == 2 or json.loads(found).get("consolidated_metadata") is not None
-        )
+        key = join(path, "zarr.json" if self.zarr_format == 3 else ".zmetadata")
+        self.staged.document(key)
+        found = self.staged.found[key]
+        if self.zarr_format == 2 or found is None:
+            return found is not None
+        return json.loads(found).get("consolidated_metadata") is not None
 
     def abandon(self) -> None:
         """Remove the chunks of new arrays and texts, unless documents that could not be put back name them."""
         with suppress(Exception):
             if not is_transactional(self.staged.inner) and pending(self.staged.inner, self.root) is None:
                 each_at_once(self._remove, self.created)
-                each_at_once(self.staged.inner.delete, list(self.texts))
+                each_at_once(self.staged.inner.delete, self.texts)
 
 
 def carry_out(change: Change, *, progress: bool) -> None:
@@ -199,9 +210,8 @@ def carry_out(change: Change, *, progress: bool) -> None:
     with zarr_writes():
         try:
             change.begin()
-            held = held_by_dask(change.blocks)
-            if held:
-                compute_all([writes(held, _nothing)], progress=progress)
+            if change.held:
+                compute_all([writes(change.held)], progress=progress)
             change.finish()
         except BaseException:
             await_requests()
@@ -211,11 +221,14 @@ def carry_out(change: Change, *, progress: bool) -> None:
 
 def delayed(change: Change) -> Any:
     """A ``Delayed`` that takes the store, writes and commits."""
-    return writes(held_by_dask(change.blocks), partial(_finish, change), partial(_begin, change))
+    held = change.held
+    change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
+    # the store is taken by a task of its own: where its result cannot be handed on, nothing has been written
+    take = partial(Taken, change.staged.inner, change.target.name, change.root)
+    return writes(held, partial(_finish, change), partial(_begin, change), take)
 
 
-def _begin(change: Change) -> Taken:
-    held = Taken(change.staged.inner, change.target.name, change.root)
+def _begin(change: Change, held: Taken) -> None:
     try:
         with zarr_writes():
             change.staged.check(change.target.name)
@@ -223,10 +236,9 @@ def _begin(change: Change) -> Taken:
     except BaseException:
         held.release()  # the traceback would keep it
         raise
-    return held
 
 
-def _finish(change: Change, held: Taken) -> None:
+def _finish(change: Change, held: Taken, *tasks: Any) -> None:
     try:
         with zarr_writes():
             change.finish()
@@ -234,27 +246,20 @@ def _finish(change: Change, held: Taken) -> None:
         held.release()
 
 
-def _nothing(first: Any) -> None:
-    return None
-
-
-# -- templates ---------------------------------------------------------------------------------------------------------
-
-
-def settle(target: ZarrTarget, root: str, consolidate: bool, first: Any = None, *, all_written: bool = False) -> None:
+def settle(target: ZarrTarget, consolidate: bool, *tasks: Any, all_written: bool = False) -> None:
     """Remove the mark of a template of which nothing is missing any more.
 
-    Writers of other regions may come to the same end at the same time; each does the same.
+    Writers of other regions may come to the same end at the same time; each does the same. `tasks` of dask come before it.
     """
     path = "/".join(target.prefix)
     group = zarr.open_group(target.store, path=path, mode="r", use_consolidated=False)
     mark = mark_of(group)
     if mark is None or mark.get("kind") != "create" or not mark.get("created"):
         return
-    if not all_written and unwritten(group, mark):
+    if not all_written and unwritten(group, mark.get("arrays", ())):
         return
-    with taken(target.store, target.name, root), zarr_writes():
-        change = Change(Staged(target.store), target, root, int(group.metadata.zarr_format), consolidate)
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        change = Change(target, int(group.metadata.zarr_format), consolidate)
         change.set_attrs(path, **{INCOMPLETE_ATTR: None})
         change.finish()
 
@@ -271,3 +276,86 @@ def zarr_writes() -> Iterator[None]:
         except BaseException:
             await_requests()
             raise
+
+
+# -- blocks of dask ----------------------------------------------------------------------------------------------------
+
+
+def writes(
+    blocks: Sequence[Block],
+    last: Callable[..., Any] | None = None,
+    first: Callable[[Any], Any] | None = None,
+    take: Callable[[], Any] | None = None,
+) -> Any:
+    """One ``Delayed`` that writes blocks of dask.
+
+    Parameters
+    ----------
+    take
+        What it gives is kept until the end, and released where a block fails.
+    first
+        Called before any block is written, with what `take` gave.
+    last
+        Called when all is written, with what `take` gave.
+    """
+    from dask.array.core import Array
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+    class Writes(Delayed):
+        """Optimised together with arrays: a block that others need, too, is computed once."""
+
+        __dask_optimize__ = staticmethod(Array.__dask_optimize__)
+
+        def __reduce__(self) -> Any:
+            return Delayed, (self._key, self.dask)
+
+    name = f"write-zarr-{secrets.token_hex(8)}"
+    layer: dict[Any, Any] = {(name, "taken"): (_called, take), (name, "first"): (_called, first, (name, "taken"))}
+    sources = []
+    written = []
+    for number, (values, array, region) in enumerate(blocks):
+        source = values.rechunk(_aligned(values.chunks, region, array.shards or array.chunks))
+        sources.append(source)
+        layer[(name, "array", number)] = (_given, array, (name, "first"))
+        for index, place in zip(np.ndindex(source.numblocks), _places(source.chunks, region), strict=True):
+            key = (name, number, *index)
+            layer[key] = (_write, (name, "array", number), place, (source.name, *index))
+            written.append(key)
+    layer[name] = (_called, last, (name, "taken"), (name, "first"), written)
+    graph: Any = HighLevelGraph.from_collections(name, layer, dependencies=sources)
+    make: Any = Writes
+    return make(name, graph)
+
+
+def _called(function: Callable[..., Any] | None, *given: Any) -> Any:
+    return None if function is None else function(*given)
+
+
+def _given(array: Any, first: Any) -> Any:
+    return array
+
+
+def _write(array: Any, place: tuple[tuple[int, int], ...], values: Any) -> None:
+    array[tuple(slice(*part) for part in place)] = np.asarray(values)
+
+
+def _places(chunks: Sequence[Sequence[int]], region: Region) -> Iterable[tuple[tuple[int, int], ...]]:
+    """Where each block goes, as starts and stops: dask would take slices in a tuple for a task."""
+    axes = []
+    for sizes, part in zip(chunks, region, strict=True):
+        ends = list(itertools.accumulate(sizes, initial=part.start))
+        axes.append(list(itertools.pairwise(ends)))
+    return itertools.product(*axes)
+
+
+def _aligned(blocks: Sequence[Sequence[int]], region: Region, chunks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Blocks such that each chunk of the store is written by one task."""
+    wanted = []
+    for part, sizes, chunk in zip(region, blocks, chunks, strict=True):
+        step = max(chunk, -(-max(sizes, default=1) // chunk) * chunk)
+        length = part.stop - part.start
+        first = min(length, (step - part.start % chunk) if part.start % chunk else step)
+        rest = length - first
+        wanted.append(tuple(size for size in (first, *[step] * (rest // step), rest % step) if size) or (0,))
+    return tuple(wanted)

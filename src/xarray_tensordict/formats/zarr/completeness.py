@@ -6,16 +6,13 @@ values: what is missing has not been written.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import zarr
 
-from ..._compat.zarr import each_at_once
 from ...core.metadata import INCOMPLETE_ATTR
-
-_AT_ONCE = 64
 
 
 def mark_of(group: zarr.Group) -> Mapping[str, Any] | None:
@@ -24,31 +21,19 @@ def mark_of(group: zarr.Group) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def unwritten(group: zarr.Group, mark: Mapping[str, Any]) -> list[str]:
-    """The arrays that a mark names and that have a chunk which nobody has written."""
+def unwritten(group: zarr.Group, names: Iterable[str]) -> list[str]:
+    """Those of some arrays that are not there, or have a chunk (a shard) that nobody has written."""
     found = []
-    for path in mark.get("arrays", ()):
+    for path in names:
         array = group.get(path)
-        if not isinstance(array, zarr.Array) or _lacks_a_chunk(array):
-            found.append(path)
+        if isinstance(array, zarr.Array):
+            sizes = array.shards or array.chunks
+            inside = math.prod(size // chunk for size, chunk in zip(sizes, array.chunks, strict=True))
+            count = math.prod(-(-size // stored) for size, stored in zip(array.shape, sizes, strict=True))
+            if array.nchunks_initialized // inside == count:
+                continue
+        found.append(path)
     return found
-
-
-def _lacks_a_chunk(array: zarr.Array[Any]) -> bool:
-    keys = _chunk_keys(array)
-    while batch := list(itertools.islice(keys, _AT_ONCE)):
-        if not all(each_at_once(array.store.exists, batch)):
-            return True
-    return False
-
-
-def _chunk_keys(array: zarr.Array[Any]) -> Iterator[str]:
-    sizes = array.shards or array.chunks
-    grid = (range(-(-size // chunk)) for size, chunk in zip(array.shape, sizes, strict=True))
-    metadata: Any = array.metadata
-    base = f"{array.path}/" if array.path else ""
-    for coords in itertools.product(*grid):
-        yield base + metadata.encode_chunk_key(coords)
 
 
 def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
@@ -65,7 +50,7 @@ def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
     names = [path for path in mark.get("arrays", ()) if not below or f"{path}/".startswith(f"{below}/")]
     kind = mark.get("kind")
     if kind == "create" and mark.get("created"):
-        lacking = unwritten(group, {"arrays": names})
+        lacking = unwritten(group, names)
         if not lacking:
             return None
         return (

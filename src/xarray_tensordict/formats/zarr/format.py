@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base import Annotations, Format, StoreOptions
@@ -38,16 +39,8 @@ class ZarrFormat(Format):
         from .read import ZarrGroupStore
 
         store = self.store_of(source, options)
-        return ZarrGroupStore.open(
-            store,
-            description=description,
-            root=options.group,
-            consolidated=options.consolidated,
-            storage_options=options.storage_options if store is source else None,
-            zarr_format=options.zarr_format,
-            allow_pickle=options.allow_pickle,
-            mask=options.use_zarr_fill_value_as_mask,
-        )
+        own = options if store is source else replace(options, storage_options=None)
+        return ZarrGroupStore.open(store, description, own)
 
     def store_of(self, source: Any, options: StoreOptions) -> Any:
         """What zarr opens; formats that are read through a store of zarr override it."""
@@ -73,12 +66,12 @@ class ZarrFormat(Format):
         return open_bare(group=node, backend="zarr", mode=mode, **options)
 
     def check_replaceable(self, path: str) -> None:
-        from .target import check_replaceable, resolve_target
+        from .write import check_replaceable, resolve_target
 
         check_replaceable(resolve_target(path, None, None))
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
-        from .annotate import annotate_zarr
+        from .update import annotate_zarr
 
         annotate_zarr(source, description, annotations)
 

@@ -15,13 +15,13 @@ import xarray as xr
 import zarr
 from zarr.storage import MemoryStore
 
-from ..._compat.zarr import each_at_once, get_bytes, run, unpickles
+from ..._compat.zarr import get_bytes, on_store, run, unpickles
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
 from ...core.model import Key
 from ...core.objects import to_json
 from ...writing.stored_form import Place, store_form, with_values
 from .new_arrays import json_markers, json_variable
-from .transaction import is_document, join
+from .transaction import join
 
 if TYPE_CHECKING:
     from .update import There
@@ -38,37 +38,36 @@ def stage_texts(texts: Mapping[Key, xr.Variable], added: Mapping[str, Any], ther
     added
         New parts of the entry ``_unbatched``, as they are stored.
     """
-    content: dict[str, Any] | None = None
+    rows = {key: variable for key, variable in texts.items() if "/".join(key) in there.arrays}
+    for key, variable in rows.items():
+        attrs = _attrs_of(there, "/".join(key))
+        text, markers = _rows_text(key, variable, attrs, there)
+        _stage(there, "/".join(key), text, {**attrs, **markers})
+    if not added and len(rows) == len(texts):
+        return
+    content = _unbatched_content(there)
     for key, variable in texts.items():
         path = "/".join(key)
-        if path in there.arrays:
-            _stage(there, path, *_rows_text(key, variable, there))
+        if key in rows:
             continue
-        content = _unbatched_content(there) if content is None else content
         if path not in content:
             raise ValueError(
                 f"{there.where}: {path!r} has a dtype or a codec that cannot be written to; write a new store"
             )
         content[path] = with_values(path, content[path], np.asarray(variable.values))
-    if added:
-        content = {**(_unbatched_content(there) if content is None else content), **added}
-    if content is not None:
-        attrs = _attrs_of(there, UNBATCHED_NAME) or {NON_TENSOR_ATTR: {"encoding": "json"}}
-        _stage(there, UNBATCHED_NAME, to_json(content, UNBATCHED_NAME), attrs)
+    attrs = _attrs_of(there, UNBATCHED_NAME) or {NON_TENSOR_ATTR: {"encoding": "json"}}
+    _stage(there, UNBATCHED_NAME, to_json({**content, **added}, UNBATCHED_NAME), attrs)
 
 
-def _rows_text(key: Key, variable: xr.Variable, there: There) -> tuple[str, dict[str, Any]]:
+def _rows_text(key: Key, variable: xr.Variable, attrs: dict[str, Any], there: There) -> tuple[str, dict[str, Any]]:
     batch = there.batches[key[:-1]]
     name = "/".join(key)
-    attrs = _attrs_of(there, name)
-    place = Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims)))
     held = variable.copy(data=variable.values.astype(object))
-    stored = store_form(held, place)
+    stored = store_form(held, Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims))))
     stored.record = {k: v for k, v in own_array_record(attrs.get(ARRAY_ATTR)).items() if k == "role"}
     if stored.form != "json":
         stored.payload = held.values.tolist()
-    markers = json_markers(stored, tuple(variable.shape[: len(batch.sizes)]))
-    return to_json(stored.payload, name), {**attrs, **markers}
+    return to_json(stored.payload, name), json_markers(stored, tuple(variable.shape[: len(batch.sizes)]))
 
 
 def _attrs_of(there: There, path: str) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def _unbatched_content(there: There) -> dict[str, Any]:
 
 
 def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None:
-    """Stage the document of the array of a text, and note its chunks."""
+    """Stage the document of the array of a text, and note its values."""
     change = there.change
     key, is_v3 = join(change.path, path), change.zarr_format == 3
     old = change.staged.document(join(key, "zarr.json" if is_v3 else ".zarray"))
@@ -97,7 +96,6 @@ def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None
     variable = json_variable(path.rpartition("/")[2], text, attrs, set())
     dim = str(variable.dims[0])
     shape, dims = ((variable.size,), [dim]) if is_v3 or not other else ((1, variable.size), [f"{dim}_text", dim])
-    chunks = tuple(max(1, min(size, _LARGEST_CHUNK)) for size in shape)
     encoding: Any = {"name": "v2" if other else "default", "separator": "." if other else "/"}
     names: Any = dims
     memory = MemoryStore()
@@ -105,23 +103,16 @@ def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None
     array = zarr.create_group(memory, zarr_format=version).create_array(
         key,
         shape=shape,
-        chunks=chunks,
+        chunks=tuple(max(1, min(size, _LARGEST_CHUNK)) for size in shape),
         dtype="uint8",
         chunk_key_encoding=encoding if is_v3 else None,
         dimension_names=names if is_v3 else None,
         attributes=dict(variable.attrs) if is_v3 else {**variable.attrs, "_ARRAY_DIMENSIONS": dims},
     )
-    array[...] = variable.values.reshape(shape)
-    for name, content in _entries(memory, key).items():
-        if is_document(name):
-            change.staged.put(name, content)
-        else:
-            change.texts[name] = content
-
-
-def _entries(memory: MemoryStore, path: str) -> dict[str, bytes]:
-    async def keys() -> list[str]:
-        return [key async for key in memory.list_prefix(f"{path}/")]
-
-    names = run(keys())
-    return dict(zip(names, each_at_once(lambda key: get_bytes(memory, key), names), strict=True))
+    for name in ("zarr.json",) if is_v3 else (".zarray", ".zattrs"):
+        change.staged.put(join(key, name), run(get_bytes(memory, join(key, name))))
+    whole = tuple(slice(0, size) for size in shape)
+    metadata: Any = array.metadata
+    grid = (-(-size // chunk) for size, chunk in zip(shape, array.chunks, strict=True))
+    change.texts += [join(key, metadata.encode_chunk_key(place)) for place in np.ndindex(*grid)]
+    change.blocks.append((variable.values.reshape(shape), on_store(array, change.staged.inner), whole))

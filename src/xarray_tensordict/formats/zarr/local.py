@@ -29,7 +29,7 @@ from ..raw.arrays import RawArray
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 
 if TYPE_CHECKING:
-    from ..raw.kept import Kept
+    from ..raw.files import Kept
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER = 18

@@ -15,7 +15,9 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import zarr
@@ -33,6 +35,9 @@ from ..._compat.zarr import (
     METADATA_KEYS,
     DocumentParser,
     ForkSafeZipStore,
+    base_store,
+    each_at_once,
+    get_bytes,
     group_from_zmetadata,
     implicit_group,
     list_members,
@@ -41,8 +46,10 @@ from ..._compat.zarr import (
     root_as_codes,
     unwrapped,
 )
+from ...core.metadata import COMMIT_ATTR
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
+from ..base import StoreOptions
 from .local import folder_of, is_local
 from .transaction import as_committed
 
@@ -77,36 +84,29 @@ class _Request:
 
     source: Any
     description: str
-    consolidated: bool | None
-    storage_options: dict[str, Any] | None
-    zarr_format: Any
+    options: StoreOptions
 
     def group(self, **changed: Any) -> zarr.Group:
-        options: dict[str, Any] = {"zarr_format": self.zarr_format, "use_consolidated": self.consolidated, **changed}
+        options: dict[str, Any] = {
+            "zarr_format": self.options.zarr_format,
+            "use_consolidated": self.options.consolidated,
+            **changed,
+        }
         return zarr.open_group(self.source, mode="r", **self._extra(), **options)
 
     def array(self) -> zarr.Array[Any]:
-        return zarr.open_array(self.source, mode="r", zarr_format=self.zarr_format, **self._extra())
+        version: Any = self.options.zarr_format
+        return zarr.open_array(self.source, mode="r", zarr_format=version, **self._extra())
 
     def _extra(self) -> dict[str, Any]:
-        return {} if self.storage_options is None else {"storage_options": self.storage_options}
+        return {} if self.options.storage_options is None else {"storage_options": self.options.storage_options}
 
 
-def open_node(
-    source: Any,
-    description: str,
-    *,
-    consolidated: bool | None = None,
-    storage_options: dict[str, Any] | None = None,
-    zarr_format: Any = None,
-) -> Opened:
+def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
     """Open a path, a URL, a store, a group or an array for reading.
 
-    Parameters
-    ----------
-    consolidated
-        None: stores of this machine are read as they are (fresh, and no slower), all others through consolidated
-        metadata where there is any.
+    With ``consolidated=None`` stores of this machine are read as they are (fresh, and no slower), all others through
+    consolidated metadata where there is any.
 
     Raises
     ------
@@ -128,14 +128,16 @@ def open_node(
     archive = _archive_path(source)
     if archive is not None:
         # a file of our own, with its own position: a fork of the process must not share it
-        source, owns, consolidated = ForkSafeZipStore(archive, mode="r"), True, False
-    if consolidated is None and not is_remote(source):
-        consolidated = False
-    request = _Request(source, description, consolidated, storage_options, zarr_format)
+        source, owns, options = ForkSafeZipStore(archive, mode="r"), True, replace(options, consolidated=False)
+    if options.consolidated is None and not is_remote(source):
+        options = replace(options, consolidated=False)
+    request = _Request(source, description, options)
     with client_errors(source, description), quiet(*ZARR_SAYS):
         node, torch_dtype = _open(request)
         node = _at_absolute_path(node)
-        return Opened(as_committed(node) if isinstance(node, zarr.Group) else node, owns, torch_dtype)
+        if isinstance(node, zarr.Group) and COMMIT_ATTR in node.attrs:
+            node = as_committed(node)
+        return Opened(node, owns, torch_dtype)
 
 
 def _at_absolute_path(node: Node) -> Node:
@@ -191,11 +193,11 @@ def _way_out(request: _Request) -> str:
 
 def _open_group(request: _Request) -> zarr.Group:
     try:
-        return request.group() if request.consolidated is False else _open_consolidated(request)
+        return request.group() if request.options.consolidated is False else _open_consolidated(request)
     except _ABSENT:
         raise
     except (ValueError, KeyError, TypeError):
-        if request.consolidated is not None:
+        if request.options.consolidated is not None:
             raise
         # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
         return request.group(use_consolidated=False)
@@ -203,16 +205,16 @@ def _open_group(request: _Request) -> zarr.Group:
 
 def _open_consolidated(request: _Request) -> zarr.Group:
     """One request for zarr v3, and one for v2 where its format is known."""
-    if request.zarr_format in (None, 3):
+    if request.options.zarr_format in (None, 3):
         try:
             return request.group(zarr_format=3)
         except _ABSENT as error:
-            if request.zarr_format == 3 or isinstance(error, ContainsArrayError):
+            if request.options.zarr_format == 3 or isinstance(error, ContainsArrayError):
                 raise
-    found = group_from_zmetadata(request.source, request.storage_options)
+    found = group_from_zmetadata(request.source, request.options.storage_options)
     if found is not None:
         return found
-    if request.consolidated:
+    if request.options.consolidated:
         return request.group(zarr_format=2)
     return request.group(zarr_format=2, use_consolidated=False)
 
@@ -225,7 +227,7 @@ def _array_or_none(request: _Request) -> tuple[zarr.Array[Any], str | None] | No
         return None
     except Exception as error:
         try:
-            return root_as_codes(request.source, request.storage_options)
+            return root_as_codes(request.source, request.options.storage_options)
         except Exception:
             raise ValueError(
                 f"{request.description}: the array cannot be read ({type(error).__name__}: {error})"
@@ -258,6 +260,36 @@ def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
     return node
 
 
+def state_of(source: Any) -> Any:
+    """What changes with each commit to a store that is read document by document; None where that is not asked for.
+
+    Whoever reads several documents compares it before and afterwards.
+
+    Parameters
+    ----------
+    source
+        A path, a store, or a group that is already open.
+    """
+    if isinstance(source, str | os.PathLike):
+        text = os.fsdecode(source)
+        base: Any = None if "://" in text else LocalStore(text)
+    else:
+        base = base_store(source)
+    if isinstance(base, LocalStore):
+        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
+    if isinstance(base, MemoryStore):
+        return tuple(each_at_once(partial(get_bytes, base), ("zarr.json", ".zattrs", ".zmetadata")))
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 # -- members -----------------------------------------------------------------------------------------------------------
 
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -277,16 +309,21 @@ Member = tuple[str, Any]
 def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
     """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
     are_local = all(map(is_local, nodes))
-    names = [_names_in(folder_of(node)) for node in nodes] if are_local else list_members(nodes)
+    folders = {id(node): folder_of(node) for node in nodes} if are_local else {}
+    names = list(map(_names_in, folders.values())) if are_local else list_members(nodes)
     places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-    found = _from_files(nodes, places) if are_local else [_LEFT_TO_ZARR] * len(places)
+    found: list[Any] = [_LEFT_TO_ZARR] * len(places)
+    if are_local:
+        asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
+        parser = DocumentParser()
+        found = [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
     # what is out of the ordinary is opened by zarr, whose errors and choices hold
     rest = [number for number, member in enumerate(found) if member is _LEFT_TO_ZARR]
     for number, member in zip(rest, open_each([places[number] for number in rest]), strict=True):
         found[number] = member
     for number, (node, name) in enumerate(places):
         if isinstance(found[number], KeyError) and (
-            not are_local or os.path.isdir(os.path.join(folder_of(node), name))
+            not are_local or os.path.isdir(os.path.join(folders[id(node)], name))
         ):
             implicit = implicit_group(node, name)  # its length, so whether it is true, is the number of its members
             found[number] = found[number] if implicit is None else implicit
@@ -309,13 +346,6 @@ def _names_in(folder: str) -> list[str]:
         return sorted(set(os.listdir(folder)).difference(METADATA_KEYS))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _from_files(nodes: Sequence[zarr.Group], places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
-    folders = {id(node): folder_of(node) for node in nodes}
-    asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
-    parser = DocumentParser()
-    return [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
 
 
 def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[tuple[bytes | None, bytes | None] | OSError]:

@@ -35,11 +35,11 @@ from ...core.metadata import (
 )
 from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
+from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
-from .local import Guard, GuardedArray, as_raw
-from .open import Node, child, is_remote, open_members, open_node
-from .transaction import state_of
+from .local import ChunkFiles, Guard, GuardedArray, as_raw
+from .open import Node, Opened, child, is_remote, open_members, open_node, state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
@@ -49,15 +49,12 @@ _NATIVE_ENDIAN = (None, "little")
 class ZarrGroupStore:
     """A zarr group, opened for reading; see :class:`~...core.model.Store`."""
 
-    def __init__(
-        self, root: zarr.Group, *, description: str, owns: bool, allow_pickle: bool = False, mask: bool | None = None
-    ) -> None:
+    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, *, owns: bool) -> None:
         self.zarr_group = root
-        self._description = description
+        self.description = description
+        self.options = options
         self._owns = owns
-        self._allow_pickle = allow_pickle
-        self._mask = mask
-        self._fields: dict[Key, StoredGroup] = {}
+        self.fields: dict[Key, StoredGroup] = {}
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
         self._state: tuple[Any, Any] | None = None
@@ -65,33 +62,8 @@ class ZarrGroupStore:
         self.single: tuple[str, zarr.Array[Any], str | None] | None = None
 
     @classmethod
-    def open(
-        cls,
-        source: Any,
-        *,
-        description: str,
-        root: str | None = None,
-        consolidated: bool | None = None,
-        storage_options: dict[str, Any] | None = None,
-        zarr_format: int | None = None,
-        allow_pickle: bool = False,
-        mask: bool | None = None,
-    ) -> ZarrGroupStore:
-        """Open a path, a URL, a ``zarr.abc.store.Store`` or a ``zarr.Group``.
-
-        Parameters
-        ----------
-        source
-            What to open.
-        description
-            How messages call it.
-        root
-            The path of the group to open, below what `source` names.
-        consolidated
-            None: local stores are read as they are (fresh, and no slower), others through consolidated metadata
-            where there is any.
-        mask
-            ``use_zarr_fill_value_as_mask``; None: v2 arrays that carry ``_ARRAY_DIMENSIONS``, no others.
+    def open(cls, source: Any, description: str, options: StoreOptions) -> ZarrGroupStore:
+        """Open a path, a URL, a ``zarr.abc.store.Store`` or a ``zarr.Group``, which messages call `description`.
 
         Raises
         ------
@@ -101,39 +73,32 @@ class ZarrGroupStore:
             Where its metadata cannot be read.
         """
         state = state_of(source)
-        opened = open_node(
-            source, description, consolidated=consolidated, storage_options=storage_options, zarr_format=zarr_format
-        )
+        opened = open_node(source, description, options)
         if isinstance(opened.node, zarr.Array):
-            return cls._of_array(opened.node, opened.torch_dtype, description, owns=opened.owns, mask=mask)
+            return cls._of_array(opened, opened.node, description, options)
         try:
-            node = child(opened.node, root, description)
+            node = child(opened.node, options.group, description)
         except BaseException:
             if opened.owns:
                 opened.node.store.close()
             raise
-        found = cls(node, description=description, owns=opened.owns, allow_pickle=allow_pickle, mask=mask)
+        found = cls(node, description, options, owns=opened.owns)
         found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
-        parent, _, name = (root or "").strip("/").rpartition("/")
+        parent, _, name = (options.group or "").strip("/").rpartition("/")
         found._enclosing = (opened.node, parent) if name else None
         return found
 
     @classmethod
     def _of_array(
-        cls, array: zarr.Array[Any], torch_dtype: str | None, description: str, *, owns: bool, mask: bool | None
+        cls, opened: Opened, array: zarr.Array[Any], description: str, options: StoreOptions
     ) -> ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
-        opened = cls(stand_in, description=description, owns=False, mask=mask)
+        found = cls(stand_in, description, options, owns=opened.owns)
         file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
         name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
-        opened.single = (name or "data", array, torch_dtype)
-        opened._owns = owns
-        return opened
-
-    @property
-    def description(self) -> str:
-        return self._description
+        found.single = (name or "data", array, opened.torch_dtype)
+        return found
 
     @cached_property
     def nczarr(self) -> bool:
@@ -144,10 +109,8 @@ class ZarrGroupStore:
         """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
         if self._enclosing is None:
             return None
-        node = child(*self._enclosing, self._description)
-        found = ZarrGroupStore(
-            node, description=self._description, owns=False, allow_pickle=self._allow_pickle, mask=self._mask
-        )
+        node = child(*self._enclosing, self.description)
+        found = ZarrGroupStore(node, self.description, self.options, owns=False)
         found._state = self._state
         return found
 
@@ -157,16 +120,16 @@ class ZarrGroupStore:
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
-        if key in self._fields:
-            return self._fields[key]
+        if key in self.fields:
+            return self.fields[key]
         node: Node = self.zarr_group
         if key:
             node = self._nodes.pop(key) if key in self._nodes else self.zarr_group["/".join(key)]
         if not isinstance(node, zarr.Group):
-            raise KeyError(f"{self._description}: {group_name(key)!r} is an array, not a group")
+            raise KeyError(f"{self.description}: {group_name(key)!r} is an array, not a group")
         found = _GroupReader(self, node, key).read()
         if self._state is not None and state_of(self._state[0]) != self._state[1]:
-            raise ChangedError(f"{self._description}: the store was changed while it was opened; open it again")
+            raise ChangedError(f"{self.description}: the store was changed while it was opened; open it again")
         return found
 
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
@@ -199,10 +162,6 @@ class ZarrGroupStore:
             if found is not None:
                 return found
         return None
-
-    def keep_fields(self, group: StoredGroup) -> None:
-        """Remember the group that stands for a structured array."""
-        self._fields[group.key] = group
 
 
 class _GroupReader:
@@ -258,7 +217,7 @@ class _GroupReader:
             if isinstance(member, zarr.Array)
             and NON_TENSOR_ATTR in member.attrs
             and not unpickles(member)
-            and (self._owner._allow_pickle or not is_pickled(dict(member.attrs)))
+            and (self._owner.options.allow_pickle or not is_pickled(dict(member.attrs)))
         }
         self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
 
@@ -281,21 +240,18 @@ class _GroupReader:
             return
         for name, member in self._owner.members(self._key, self._node):
             if isinstance(member, KeyError):
-                self._note_incomplete(name)
+                # zarr passes over members with incomplete metadata; stray files are nobody's business
+                if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
+                    self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
             elif isinstance(member, BaseException):
                 self._try_codes(name, member)
             else:
                 yield name, member
 
-    def _note_incomplete(self, name: str) -> None:
-        """Tell members with incomplete metadata, which zarr passes over, from stray files, which are nobody's business."""
-        if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
-            self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
-
     def _try_codes(self, name: str, error: BaseException) -> None:
         """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
         try:
-            array, torch_dtype = open_as_codes(self._node, name)
+            array, torch_dtype = open_as_codes(self._node.store, f"{self._node.path}/{name}".lstrip("/"))
         except Exception:
             reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
@@ -311,7 +267,10 @@ class _GroupReader:
 
     def _add_checked(self, name: str, array: zarr.Array[Any], torch_dtype: str | None) -> None:
         attrs = dict(array.attrs)
-        if self._listed_only(name):
+        # stale consolidated metadata lists arrays that are gone, and zarr reads these as fill values; remote stores are not
+        # asked, since that takes a request for each array
+        is_listed = self._node.metadata.consolidated_metadata is not None and not is_remote(self._node.store)
+        if is_listed and not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray"):
             reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
             self._left_out.append(LeftOut((*self._key, name), reason))
             return
@@ -350,22 +309,13 @@ class _GroupReader:
         else:
             self._arrays[name] = stored
 
-    def _listed_only(self, name: str) -> bool:
-        """Whether stale consolidated metadata lists an array that is gone: zarr would read it as fill values.
-
-        Remote stores are not asked, since that takes a request for each array.
-        """
-        if self._node.metadata.consolidated_metadata is None or is_remote(self._node.store):
-            return False
-        return not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray")
-
     def _add_non_tensor(self, name: str, attrs: Mapping[str, Any]) -> None:
         where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
         payload = self._payloads.get(name, b"")
         if isinstance(payload, BaseException):
             raise payload
         try:
-            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner._allow_pickle)
+            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner.options.allow_pickle)
         except PermissionError as error:
             self._left_out.append(LeftOut((*self._key, name), str(error)))
             return
@@ -424,7 +374,7 @@ class _GroupReader:
         """Let xarray build the variable, under stand-in names where the store has none."""
         stand_ins = tuple(dim if dim is not None else f"\0{axis}" for axis, dim in enumerate(dims))
         is_v2 = array.metadata.zarr_format == 2
-        asked = self._owner._mask
+        asked = self._owner.options.use_zarr_fill_value_as_mask
         mask = (is_v2 and mask) if asked is None else asked
         variable = zarr_variable(self._xarray_store, name, with_dims(array, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
@@ -443,7 +393,7 @@ class _GroupReader:
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
         pieces = _pieces(array, encoding)
-        plain = straight is not None and not straight.is_compressed
+        plain = straight is not None and isinstance(straight.data, ChunkFiles)
         pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
         is_raw, masks = raw and array.ndim > 0, mask and asked is None
         return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, masks=masks)
@@ -460,7 +410,7 @@ class _GroupReader:
             group.arrays[field] = StoredArray(
                 field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
             )
-        self._owner.keep_fields(group)
+        self._owner.fields[key] = group  # which stands for a structured array
         self._groups.append(name)
 
 

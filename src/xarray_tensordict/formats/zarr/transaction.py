@@ -1,8 +1,8 @@
 """A change of a zarr store as a transaction: chunks are written first, the documents of metadata last, all or none.
 
 Nobody sees rows beyond the shape that a document tells, so chunks may be written at any time by one writer that has taken
-the store. The documents are kept in memory until :meth:`Staged.commit` writes them behind a journal, which holds them as they
-were: a commit that was killed is rolled back by the next that opens the store.
+the store. The documents are kept in memory until :meth:`Staged.commit` writes them. Meanwhile an attribute of the outermost
+group holds them as they were: a commit that was killed is rolled back by the next that opens the store.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from typing import Any, Self
 import filelock
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.storage import LocalStore, WrapperStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
@@ -36,14 +37,10 @@ from ..._compat.zarr import (
 from ...core.metadata import COMMIT_ATTR
 from ..fingerprint import ChangedError
 
-JOURNAL = ".xarray-tensordict.journal"
 LOCK = ".xarray-tensordict.lock"
-"""Two objects beside the documents of the outermost group; both are there only while the store is changed."""
+"""An object beside the documents of the outermost group, which is there only while the store is changed."""
 WAIT = 60.0
 """So many seconds another writer is waited for."""
-
-_TRIES = 100
-"""So often a commit is on its way when somebody looks."""
 
 Documents = dict[str, bytes | None]
 """The documents of metadata by key; None where there is none."""
@@ -119,17 +116,15 @@ class Staged(WrapperStore[Store]):
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        names = {key.removeprefix(start).partition("/")[0] for key in self._present() if key.startswith(start)}
+        present = (key for key, content in self.documents.items() if content is not None and key.startswith(start))
+        names = {key.removeprefix(start).partition("/")[0] for key in present}
         async for name in self._store.list_dir(prefix):
             name = name.rstrip("/")
             names.discard(name)
-            if name not in (JOURNAL, LOCK):
+            if name != LOCK:
                 yield name
         for name in names:
             yield name
-
-    def _present(self) -> Iterator[str]:
-        return (key for key, content in self.documents.items() if content is not None)
 
     # -- what is to be changed -----------------------------------------------------------------------------------------
 
@@ -235,68 +230,48 @@ def _write(store: Store, documents: Mapping[str, bytes | None]) -> None:
 
 
 def _switch(store: Store, root: str, before: Documents, after: Mapping[str, bytes | None], where: str) -> None:
-    """Replace documents by others. What fails or is interrupted is put back; what is killed leaves the journal."""
+    """Replace documents by others. What fails or is interrupted is put back; what is killed leaves the mark."""
     if not after:
         return
+    last = attrs_key(root, 3 if any(key.endswith("zarr.json") for key in after) else 2)
     alone = len(after) == 1 or not any(content is not None for content in before.values())
-    if not alone:  # where this fails nothing has been changed
-        before, after = _with_journal(store, root, before, after)
+    if not alone and last not in after:
+        found = run(get_bytes(store, last))
+        before, after = {**before, last: found}, {**after, last: found}
     try:
-        _write(store, after) if alone else _write_behind_journal(store, root, before, after)
+        if not alone:
+            run(set_bytes(store, last, _marked(last, before)))
+        _write(store, {key: content for key, content in after.items() if key != last})
+        _write(store, {last: after[last]} if last in after else {})
     except BaseException as error:
         await_requests()
         try:
-            _write(store, before) if alone else _write_behind_journal(store, root, before, before)
+            _restore(store, last, before)
         except Exception as second:
             error.add_note(
-                f"{where}: the metadata could not be put back ({type(second).__name__}: {second}). The journal {JOURNAL!r} in the "
-                f"store holds it, and the next write puts it back"
+                f"{where}: the metadata could not be put back ({type(second).__name__}: {second}). The document {last!r} holds "
+                f"it, and the next write puts it back"
             )
         raise
 
 
-def _with_journal(
-    store: Store, root: str, before: Documents, after: Mapping[str, bytes | None]
-) -> tuple[Documents, Mapping[str, bytes | None]]:
-    """Write the journal, of documents among which is that of the outermost group."""
-    last = _mark_key(root, before)
-    if last not in before:
-        found = run(get_bytes(store, last))
-        before, after = {**before, last: found}, {**after, last: found}
-    held = {key: None if content is None else content.decode() for key, content in before.items()}
-    run(set_bytes(store, join(root, JOURNAL), json.dumps({"before": held}).encode()))
-    return before, after
-
-
-def _write_behind_journal(store: Store, root: str, before: Documents, after: Mapping[str, bytes | None]) -> None:
-    """A mark in the outermost group, the other documents, that of the outermost group without the mark."""
-    last = _mark_key(root, before)
-    run(set_bytes(store, last, _marked(before[last], is_v3=last.endswith(".json"))))
-    _write(store, {key: content for key, content in after.items() if key != last})
-    _write(store, {last: after[last]})
-    with suppress(Exception):  # without the mark nobody reads it
-        run(store.delete(join(root, JOURNAL)))
-
-
-def _mark_key(root: str, documents: Documents) -> str:
-    return attrs_key(root, 3 if any(key.endswith("zarr.json") for key in documents) else 2)
-
-
-def _marked(content: bytes | None, *, is_v3: bool, mark: bool = True) -> bytes:
-    """A document with the mark, or without it."""
+def _marked(key: str, before: Documents) -> bytes:
+    """The document at a key with the mark: all documents as they were."""
+    content = before[key]
     whole = {} if content is None else json.loads(content)
-    attrs = whole.setdefault("attributes", {}) if is_v3 else whole
-    attrs.pop(COMMIT_ATTR, None)
-    if mark:
-        attrs[COMMIT_ATTR] = True
+    attrs = whole.setdefault("attributes", {}) if key.endswith(".json") else whole
+    attrs[COMMIT_ATTR] = {key: None if content is None else content.decode() for key, content in before.items()}
     return as_json(whole)
 
 
-def _journal(store: Store, root: str) -> Documents | None:
-    content = run(get_bytes(store, join(root, JOURNAL)))
-    if content is None:
-        return None
-    held = json.loads(content)["before"]
+def _restore(store: Store, last: str, before: Documents) -> None:
+    _write(store, {key: content for key, content in before.items() if key != last})
+    _write(store, {last: before[last]} if last in before else {})
+
+
+def _held_in(attrs: Mapping[str, Any]) -> Documents:
+    """The documents as a mark holds them."""
+    held: Any = attrs[COMMIT_ATTR]
     return {key: None if text is None else text.encode() for key, text in held.items()}
 
 
@@ -304,10 +279,8 @@ def roll_back(store: Store, root: str) -> None:
     """Put the documents back that a killed commit has left changed; to be called by one who has taken the store."""
     key = pending(store, root)
     if key is not None:
-        # one whose journal is lost keeps what there is, without the mark
-        content = run(get_bytes(store, key))
-        before = _journal(store, root) or {key: _marked(content, is_v3=key.endswith(".json"), mark=False)}
-        _write_behind_journal(store, root, before, before)
+        whole = json.loads(run(get_bytes(store, key)) or b"{}")
+        _restore(store, key, _held_in(whole["attributes"] if key.endswith(".json") else whole))
 
 
 def pending(store: Store, root: str) -> str | None:
@@ -323,24 +296,16 @@ def pending(store: Store, root: str) -> str | None:
 def as_committed(group: zarr.Group) -> zarr.Group:
     """The outermost group as it is without a commit that is on its way, or was killed.
 
-    What a killed writer has left is put back where that is possible; where it is not, the group is shown as it was.
+    What a killed writer has left in a local store is put back; where that is not possible, the group is shown as it was.
     Consolidated metadata changes as a whole, and needs none of this.
     """
-    for _ in range(_TRIES):
-        if COMMIT_ATTR not in group.attrs or group.metadata.consolidated_metadata is not None:
-            break
-        store, path = group.store, group.path
-        if not _rolled_back(store, path):
-            before = _journal(store, path)
-            if before is not None:
-                return _opened(Staged(store, before), group)
-        group = _opened(store, group)
-    return group
-
-
-def _opened(store: Store, group: zarr.Group) -> zarr.Group:
+    if COMMIT_ATTR not in group.attrs or group.metadata.consolidated_metadata is not None:
+        return group
     version: Any = group.metadata.zarr_format
-    return zarr.open_group(store, path=group.path, mode="r", use_consolidated=False, zarr_format=version)
+    is_rolled_back = _rolled_back(group.store, group.path)
+    store = group.store if is_rolled_back else Staged(group.store, _held_in(group.attrs.asdict()))
+    found = zarr.open_group(store, path=group.path, mode="r", use_consolidated=False, zarr_format=version)
+    return as_committed(found) if is_rolled_back else found
 
 
 def _rolled_back(store: Store, root: str) -> bool:
@@ -361,47 +326,56 @@ def _rolled_back(store: Store, root: str) -> bool:
 class Taken:
     """The right to change a store, until it is given back or, with the process, lost.
 
-    A local folder is locked by the operating system; in any other store an object says who writes. A copy that was pickled
-    holds nothing.
+    A local folder is locked by the operating system; in any other store an object says who writes, and a copy that was
+    pickled may give it back.
     """
 
+    _lock: filelock.BaseFileLock | None = None
+    _inode = 0
+    _token: bytes | None = None
+    _stays = False
+
     def __init__(self, store: Store, where: str, root: str = "", *, wait: float | None = None) -> None:
-        self._lock: filelock.BaseFileLock | None = None
-        self._token: bytes | None = None
-        self._store, self._key = store, join(root, LOCK)
+        self._store, self._key, self._where = store, join(root, LOCK), where
         wait = WAIT if wait is None else wait
         base = base_store(store)
         if is_transactional(base):
             return
         if isinstance(base, LocalStore):
-            self._lock_folder(Path(base.root, root), where, wait)
+            self._lock_folder(Path(base.root, root), wait)
         else:
-            self._create_object(where, wait)
+            self._create_object(wait)
 
-    def _lock_folder(self, folder: Path, where: str, wait: float) -> None:
+    def _lock_folder(self, folder: Path, wait: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder / LOCK, thread_local=False)
         try:
             lock.acquire(timeout=wait)
         except filelock.Timeout as error:
             raise BlockingIOError(
-                f"{where}: another process or thread is changing the store, and has not finished within {wait:g} s. Nothing "
-                f"was changed: try again"
+                f"{self._where}: another process or thread is changing the store, and has not finished within {wait:g} s. "
+                f"Nothing was changed: try again"
             ) from error
-        self._lock = lock
+        self._lock, self._inode = lock, os.stat(lock.lock_file).st_ino
+        with suppress(ValueError):  # a worker of a cluster keeps the result of a task, and hands copies of it to others
+            distributed = sys.modules.get("distributed")
+            self._stays = distributed is not None and distributed.get_worker() is not None
 
-    def _create_object(self, where: str, wait: float) -> None:
+    def _create_object(self, wait: float) -> None:
         who = {"host": platform.node(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
-        self._token = token
+        self._token = token = json.dumps({**who, "token": secrets.token_hex(8)}).encode()
         end, pause = time.monotonic() + wait, 0.01
         try:
-            while (found := self._created(token)) != token:
+            while True:
+                run(create_only(self._store, self._key, token))
+                found = run(get_bytes(self._store, self._key))
+                if found == token:
+                    return
                 if time.monotonic() > end:
                     holder = "another writer" if found is None else found.decode(errors="replace")
                     raise BlockingIOError(
-                        f"{where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was changed: "
-                        f"try again. If that writer is gone, delete the object {self._key!r} in the store"
+                        f"{self._where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was "
+                        f"changed: try again. If that writer is gone, delete the object {self._key!r} in the store"
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, 1.0)
@@ -410,16 +384,14 @@ class Taken:
             self.release()
             raise
 
-    def _created(self, token: bytes) -> bytes | None:
-        run(create_only(self._store, self._key, token))
-        return run(get_bytes(self._store, self._key))
-
     def release(self) -> None:
         """Give the store back."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with suppress(OSError):
-                os.unlink(lock.lock_file)
+                # the folder may have been replaced, and the file in the new one be that of another writer
+                if os.stat(lock.lock_file).st_ino == self._inode:
+                    os.unlink(lock.lock_file)
             lock.release()
         token, self._token = self._token, None
         if token is not None and run(get_bytes(self._store, self._key)) == token:
@@ -427,17 +399,16 @@ class Taken:
 
     def __del__(self) -> None:
         # a graph of dask that failed leaves nobody else to give a folder back
-        if self.__dict__.get("_lock") is not None:
+        if self._lock is not None:
             self.release()
 
-    def __reduce__(self) -> Any:
-        return _nothing_taken, ()
-
-
-def _nothing_taken() -> Taken:
-    found = object.__new__(Taken)
-    found._lock = found._token = None
-    return found
+    def __getstate__(self) -> dict[str, Any]:
+        if self._lock is not None and not self._stays:
+            raise ValueError(
+                f"{self._where}: the lock of a folder belongs to one process, and this scheduler of dask hands it to another. "
+                f"Nothing was changed: compute with scheduler='threads' or on a cluster, or write with compute=True"
+            )
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_inode")}
 
 
 @contextmanager
@@ -456,33 +427,3 @@ def taken(store: Store, where: str, root: str = "", *, wait: float | None = None
         yield held
     finally:
         held.release()
-
-
-def state_of(source: Any) -> Any:
-    """What changes with each commit to a store that is read document by document; None where that is not asked for.
-
-    Whoever reads several documents compares it before and afterwards.
-
-    Parameters
-    ----------
-    source
-        A path, a store, or a group that is already open.
-    """
-    if isinstance(source, str | os.PathLike):
-        text = os.fsdecode(source)
-        base: Any = None if "://" in text else LocalStore(text)
-    else:
-        base = base_store(source)
-    if isinstance(base, LocalStore):
-        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
-    if isinstance(base, MemoryStore):
-        return tuple(_read(base, ("zarr.json", ".zattrs", ".zmetadata")).values())
-    return None
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,4 +1,4 @@
-"""What a change of a zarr store consists of: rows that are appended, a region, variables that are added or overwritten.
+"""What a change of a zarr store consists of: rows, a region, variables that are added or overwritten, annotations.
 
 Everything is checked against the store, and staged; no chunk is written here. Existing arrays are written to through zarr, with
 values encoded as the array holds them, so that stores without dimension names (tensordict's own) can be appended to.
@@ -7,7 +7,7 @@ values encoded as the array holds them, so that stores without dimension names (
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pandas as pd
 import xarray as xr
 import zarr
 
+from ..._compat.xarray import remade
 from ..._compat.zarr import on_store
 from ...core.metadata import (
     ARRAY_ATTR,
@@ -23,6 +24,7 @@ from ...core.metadata import (
     INCOMPLETE_ATTR,
     NON_TENSOR_ATTR,
     STACK_ATTR,
+    UNBATCHED_NAME,
     batch_record,
     own_array_record,
 )
@@ -31,25 +33,19 @@ from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
 from ...quiet import quiet
-from ...writing.additions import plan_added
-from ...writing.adopt_names import adopt_names, grown_dims
-from ...writing.append_checks import check_append, same_values
-from ...writing.blockwise import contiguous
-from ...writing.lazy_sources import reads_from
-from ...writing.plan import Source, unbatched_object
-from ...writing.store_fit import check_sizes, fit
-from ...writing.stored_form import Layout
-from ...writing.streaming import stream_source, streamed
+from ...writing.plan import Source, plan_added, stream_source, unbatched_object
+from ...writing.store_fit import adopt_names, check_append, check_sizes, fit, grown, grown_dims, same_values
+from ...writing.streaming import contiguous, streamed
+from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
-from .blocks import cuts_chunks
-from .change import Change
-from .completeness import mark_of, tell_incomplete
-from .json_texts import stage_texts
+from ..places import reads_from
+from .change import Change, Region, zarr_writes
+from .completeness import tell_incomplete
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .target import ZarrTarget
-from .transaction import Staged, join
+from .transaction import join, taken
+from .write import ZarrTarget, resolve_target
 
 
 @dataclass
@@ -64,8 +60,6 @@ class There:
         The batch of each group.
     arrays, groups
         The members that zarr opens, by path.
-    where
-        How messages call it.
     change
         What is to be written.
     texts
@@ -76,158 +70,106 @@ class There:
     batches: Mapping[Key, GroupBatch]
     arrays: dict[str, zarr.Array[Any]]
     groups: dict[str, zarr.Group]
-    where: str
     change: Change
     texts: dict[Key, xr.Variable] = field(default_factory=dict)
 
     @property
-    def inference(self) -> Any:
-        """The batch of all groups."""
-        return infer_dataset(self.ds)
+    def where(self) -> str:
+        """How messages call the store."""
+        return self.change.target.name
 
     @property
     def mark(self) -> Mapping[str, Any] | None:
         """The mark of a store that is not complete."""
-        return mark_of(self.groups[""])
+        found = self.groups[""].attrs.get(INCOMPLETE_ATTR)
+        return found if isinstance(found, Mapping) else None
 
     def member(self, key: Key) -> zarr.Array[Any] | None:
         """The array of a variable; None where it is kept as JSON: in a text of its own, or in the entry ``_unbatched``."""
         found = self.arrays.get("/".join(key))
         return None if found is None or NON_TENSOR_ATTR in found.attrs else found
 
+    def stage_texts(self, added: Mapping[str, Any] | None = None) -> None:
+        """Stage the texts, and new parts of the entry ``_unbatched``."""
+        if self.texts or added:
+            from .json_texts import stage_texts
 
-def open_there(target: ZarrTarget, options: ZarrOptions, zarr_format: int) -> There:
-    """Open the group at a target through the engine, and for writing."""
-    path, root = "/".join(target.prefix), target.root()
-    # those who complete a store know that it is not complete
-    with quiet((re.escape(target.description) + ".*the store is not complete", UserWarning)):
-        reader = ZarrGroupStore.open(target.store, description=target.description, root=path, consolidated=False)
-        ds = open_flat(reader, OpenOptions(nested=True))
-    group = zarr.open_group(target.store, path=path, mode="r", use_consolidated=False)
-    members = dict(walk_members(group))
-    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
-    groups = {"": group, **{name: node for name, node in members.items() if isinstance(node, zarr.Group)}}
-    change = Change(Staged(target.store), target, root, zarr_format, options.consolidated is not False)
-    return There(ds, infer_dataset(ds).groups if ds.variables else {}, arrays, groups, target.name, change)
+            stage_texts(self.texts, added or {}, self)
 
 
-def settle_lazy(source: Source, there: There) -> None:
-    """Load what would be read from arrays while they are written; data of dask that would is refused.
+def open_there(source: Source, target: ZarrTarget, options: ZarrOptions) -> There:
+    """Open the group at a target through the engine, and for writing what `source` has.
 
-    Coordinates come along with whatever is written, and are small: they are always loaded.
+    What would be read from arrays while they are written is loaded; coordinates, which come along with whatever is written and
+    are small, in any case.
 
     Raises
     ------
     ValueError
         For variables that dask would read from the store.
     """
+    change = Change(target, options.zarr_format or 3, options.consolidated is not False)
+    # those who complete a store know that it is not complete
+    with quiet((re.escape(target.description) + ".*the store is not complete", UserWarning)):
+        asked = StoreOptions(group=change.path, consolidated=False)
+        reader = ZarrGroupStore.open(target.store, target.description, asked)
+        ds = open_flat(reader, OpenOptions(nested=True))
+    group = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
+    members = dict(walk_members(group))
+    arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
+    groups = {"": group, **{name: node for name, node in members.items() if isinstance(node, zarr.Group)}}
+    there = There(ds, infer_dataset(ds).groups if ds.variables else {}, arrays, groups, change)
     refused = []
-    place = there.change.target.place
-    written = [place.below(str(name)) for name in source.flat.variables if name in there.ds.variables]
+    written = [target.place.below(str(name)) for name in source.flat.variables if name in ds.variables]
     for node in source.nodes.values():
         for name, variable in node.variables.items():
             if not reads_from(variable, written):
                 continue
             if variable.chunks is not None and name not in node.coords:
                 refused.append(node.names[name])
-                continue
-            loaded = xr.Variable(variable.dims, variable.values, variable.attrs, fastpath=True)
-            loaded.encoding = variable.encoding
-            node.variables[name] = loaded
+            else:
+                node.variables[name] = remade(variable, data=variable.values)
     if refused:
         raise ValueError(
             f"{there.where}: dask would read {refused[:5]} from the store that is written; load them first "
             "(ds.load()), or write to another store"
         )
-
-
-# -- append ------------------------------------------------------------------------------------------------------------
-
-
-def append(source: Source, there: There, append_dim: str) -> None:
-    """Plan to add rows: all that has the dim grows.
-
-    Raises
-    ------
-    ValueError
-        For rows that do not fit.
-    """
-    if there.mark is not None:
-        told = tell_incomplete(there.groups[""]) or "the store is marked as not complete"
-        raise ValueError(f"{told}. Nothing is appended to {there.where} before that")
-    source, there.ds, dims = grown_dims(source, there.ds, append_dim)
-    check_append(source, there.ds, dims, there.where)
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            name, flat = node.names[local], source.flat.variables[node.names[local]]
-            old = there.ds.variables[name]
-            axis = next((number for number, dim in enumerate(flat.dims) if dim in dims), None)
-            if axis is None:
-                continue
-            start = old.shape[axis]
-            stop = start + variable.shape[axis]
-            where = tuple(
-                slice(start, stop) if number == axis else slice(0, size) for number, size in enumerate(old.shape)
-            )
-            shape = tuple(stop if number == axis else size for number, size in enumerate(old.shape))
-            _write_part(there, (*key, local), name, variable, where, shape)
-    added = {dim: int(source.flat.sizes[dim]) for dim in dims}
-    there.batches = grown(infer_dataset(there.ds).groups, added)
-    stage_texts(there.texts, {}, there)
-    _record_batches(there)
-
-
-def grown(batches: Mapping[Key, GroupBatch], added: Mapping[str, int]) -> dict[Key, GroupBatch]:
-    """The batch of each group after an append."""
-    return {
-        key: replace(
-            batch, sizes=tuple(s + added.get(str(dim), 0) for dim, s in zip(batch.dims, batch.sizes, strict=True))
-        )
-        for key, batch in batches.items()
-    }
+    return there
 
 
 def _write_part(
-    there: There, key: Key, name: str, new: xr.Variable, where: tuple[slice, ...], shape: tuple[int, ...] | None
+    there: There, key: Key, name: str, new: xr.Variable, where: Region, shape: tuple[int, ...] | None = None
 ) -> None:
     """Plan to write `new` at `where` (by the axes of the variable) of what is at `key`, grown to `shape` first."""
-    old = there.ds.variables[name]
+    old, change = there.ds.variables[name], there.change
     array = there.member(key)
     if array is None:
-        there.texts[key] = _patched(old, new, where, shape)
+        there.texts[key] = _patched(old, new, where, old.shape if shape is None else shape)
         return
     encoded = contiguous(fit(name, streamed(new), old, array, there.where))
     order = own_array_record(array.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
     axes = [order.index(axis) for axis in range(new.ndim)]
-    if shape is not None:
-        _grow(there, array, tuple(shape[axis] for axis in axes))
-    target = on_store(array, there.change.staged.inner, None if shape is None else tuple(shape[axis] for axis in axes))
+    stored = None if shape is None else tuple(shape[axis] for axis in axes)
+    if stored is not None:
+        document = join(array.path, "zarr.json" if change.zarr_format == 3 else ".zarray")
+        found = change.staged.document(document)
+        if found is None or tuple(found["shape"]) != array.shape:
+            raise ChangedError(f"{there.where}: {array.path!r} was changed by another program just now; try again")
+        change.staged.edit(document, shape=list(stored))
+    target = on_store(array, change.staged.inner, stored)
     if there.mark is not None and there.mark.get("kind") == "create":
         # as long as the mark is there, a chunk that is missing counts as not written
         target = target.with_config({"write_empty_chunks": True})
-    there.change.blocks.append((encoded.data, target, tuple(where[axis] for axis in axes)))
+    change.blocks.append((encoded.data, target, tuple(where[axis] for axis in axes)))
 
 
-def _grow(there: There, array: zarr.Array[Any], shape: tuple[int, ...]) -> None:
-    key = join(array.path, "zarr.json" if there.change.zarr_format == 3 else ".zarray")
-    document = there.change.staged.document(key)
-    if document is None or tuple(document["shape"]) != array.shape:
-        raise ChangedError(f"{there.where}: {array.path!r} was changed by another program just now; try again")
-    there.change.staged.edit(key, shape=list(shape))
-
-
-def _patched(
-    old: xr.Variable, new: xr.Variable, where: tuple[slice, ...], shape: tuple[int, ...] | None
-) -> xr.Variable:
-    values = np.asarray(new.values)
-    there = np.asarray(old.values)
+def _patched(old: xr.Variable, new: xr.Variable, where: Region, shape: tuple[int, ...]) -> xr.Variable:
+    values, there = np.asarray(new.values), np.asarray(old.values)
     dtype = there.dtype if there.dtype.kind not in "UST" else np.result_type(there.dtype, values.dtype)
-    held = np.empty(there.shape if shape is None else shape, dtype)
+    held = np.empty(shape, dtype)
     held[tuple(slice(0, size) for size in there.shape)] = there
     held[where] = values
-    changed = xr.Variable(old.dims, held, old.attrs, fastpath=True)
-    changed.encoding = old.encoding
-    return changed
+    return remade(old, data=held)
 
 
 def _record_batches(there: There) -> None:
@@ -250,6 +192,38 @@ def _record_batches(there: There) -> None:
                 there.change.set_attrs(array.path, **{STACK_ATTR: list(batch.sizes)})
 
 
+# -- append ------------------------------------------------------------------------------------------------------------
+
+
+def append(source: Source, there: There, append_dim: str) -> None:
+    """Plan to add rows: all that has the dim grows.
+
+    Raises
+    ------
+    ValueError
+        For rows that do not fit.
+    """
+    if there.mark is not None:
+        told = tell_incomplete(there.groups[""]) or "the store is marked as not complete"
+        raise ValueError(f"{told}. Nothing is appended to {there.where} before that")
+    source, there.ds, dims = grown_dims(source, there.ds, append_dim)
+    check_append(source, there.ds, dims, there.where)
+    for key, node in source.nodes.items():
+        for local, variable in node.variables.items():
+            name = node.names[local]
+            axis = next((axis for axis, dim in enumerate(source.flat.variables[name].dims) if dim in dims), None)
+            if axis is None:
+                continue
+            shape = list(there.ds.variables[name].shape)
+            where = [slice(0, size) for size in shape]
+            start, shape[axis] = shape[axis], shape[axis] + variable.shape[axis]
+            where[axis] = slice(start, shape[axis])
+            _write_part(there, (*key, local), name, variable, tuple(where), tuple(shape))
+    there.batches = grown(infer_dataset(there.ds).groups, {dim: int(source.flat.sizes[dim]) for dim in dims})
+    there.stage_texts()
+    _record_batches(there)
+
+
 # -- region ------------------------------------------------------------------------------------------------------------
 
 
@@ -270,34 +244,59 @@ def write_region(source: Source, there: There, region: Any) -> bool:
     unknown = [str(name) for name in source.flat.variables if name not in there.ds.variables]
     if unknown:
         raise ValueError(f"{there.where}: {unknown[:5]} are not there, and a region cannot add variables; drop them")
-    found = _resolve_region(source, there, region)
+    found = _resolve_region(source.flat, there.ds, region, there.where)
     sizes = {dim: part.stop - part.start for dim, part in found.items()}
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
             name = node.names[local]
             flat, old = source.flat.variables[name], there.ds.variables[name]
-            # an index says where things are, and is not changed by what is written there
-            if flat.dims == (name,) and name in found:
-                _check_region_labels(name, variable, old[found[name]], found[name], there.where)
-                continue
-            if not set(found) & set(map(str, flat.dims)):
-                _check_left_alone(name, variable, old, found, there.where)
-                continue
-            check_sizes(name, flat, old, sizes, there.where)
-            where = tuple(found.get(str(dim), slice(0, size)) for dim, size in zip(old.dims, old.shape, strict=True))
-            _write_part(there, (*key, local), name, variable, where, None)
-    cut = {array.path: cuts_chunks(array, part) for _, array, part in there.change.blocks}
-    for values, array, _ in there.change.blocks:
-        if cut[array.path] and hasattr(values, "dask"):
+            if _is_placed(name, variable, flat, old, found, there.where):
+                check_sizes(name, flat, old, sizes, there.where)
+                where = tuple(found.get(str(d), slice(0, size)) for d, size in zip(old.dims, old.shape, strict=True))
+                _write_part(there, (*key, local), name, variable, where)
+    cut = {array.path: _cuts_chunks(array, part) for _, array, part in there.change.blocks}
+    for _, array, _ in there.change.held:
+        if cut[array.path]:
             raise ValueError(
                 f"{there.where}: the region {cut[array.path]}, in {array.path!r}, and dask may write from several workers; "
                 f"choose a region of whole chunks, or load the dataset"
             )
-    stage_texts(there.texts, {}, there)
+    there.stage_texts()
     return not there.texts and not any(cut.values())
 
 
-def _resolve_region(source: Source, there: There, region: Any) -> dict[str, slice]:
+def _is_placed(
+    name: str, new: xr.Variable, flat: xr.Variable, old: xr.Variable, region: Mapping[str, slice], where: str
+) -> bool:
+    """Whether a variable is written to; the others have to be what is there: an index, and what has no dim of the region."""
+    if flat.dims == (name,) and name in region:
+        part = region[name]
+        if not same_values(new, old[part]):
+            raise ValueError(
+                f"{where}: the values of {name!r} are not those that the store has in the region {part.start}:{part.stop}, so "
+                f"the rows would stand under other labels. Let region='auto' find their place, or drop {name!r} to write them "
+                f"there all the same"
+            )
+        return False
+    if set(region) & set(map(str, flat.dims)):
+        return True
+    if not same_values(new, old):
+        raise ValueError(
+            f"{where}: variable {name!r} has none of the dims of the region, {sorted(region)}, so nothing of it is written, "
+            f"and its values are not those there; drop it, or overwrite it with mode='a'"
+        )
+    return False
+
+
+def _cuts_chunks(array: zarr.Array[Any], region: Region) -> str | None:
+    """Where a region holds a part of a chunk, or of a shard, that another writer may write to; None where it does not."""
+    for axis, (part, size, chunk) in enumerate(zip(region, array.shape, array.shards or array.chunks, strict=True)):
+        if part.start % chunk or (part.stop % chunk and part.stop != size):
+            return f"{part.start}:{part.stop} along axis {axis} cuts the chunks of the store, which are {chunk} long"
+    return None
+
+
+def _resolve_region(new: xr.Dataset, old: xr.Dataset, region: Any, where: str) -> dict[str, slice]:
     """The region as slices; "auto" is looked up in the index coordinates.
 
     Raises
@@ -305,7 +304,6 @@ def _resolve_region(source: Source, there: There, region: Any) -> dict[str, slic
     ValueError
         For dims that are not there, slices with a step, coordinates that are not found in one piece.
     """
-    new, old = source.flat, there.ds
     asked = dict.fromkeys(map(str, new.dims), "auto") if region == "auto" else region
     if not isinstance(asked, Mapping):
         raise TypeError(f"region: expected slices by dim, or 'auto', found {region!r}")
@@ -317,7 +315,7 @@ def _resolve_region(source: Source, there: There, region: Any) -> dict[str, slic
                 f"{sorted(map(str, old.sizes))}"
             )
         if isinstance(part, str) and part == "auto":
-            part = _by_coordinate(new, old, str(dim), there.where)
+            part = _by_coordinate(new, old, str(dim), where)
         if not isinstance(part, slice) or part.step not in {1, None}:
             raise ValueError(f"region: expected a slice without a step for {dim!r}, found {part!r}")
         start, stop, _ = part.indices(int(old.sizes[dim]))
@@ -350,29 +348,10 @@ def _by_coordinate(new: xr.Dataset, old: xr.Dataset, dim: str, where: str) -> sl
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
 
-def _check_region_labels(name: str, new: xr.Variable, old: xr.Variable, part: slice, where: str) -> None:
-    """Refuse rows whose labels are others than those of the place where they are to be written."""
-    if not same_values(new, old):
-        raise ValueError(
-            f"{where}: the values of {name!r} are not those that the store has in the region {part.start}:{part.stop}, so the "
-            f"rows would stand under other labels. Let region='auto' find their place, or drop {name!r} to write them there "
-            f"all the same"
-        )
-
-
-def _check_left_alone(name: str, new: xr.Variable, old: xr.Variable, region: Collection[str], where: str) -> None:
-    """Refuse variables that no dim of the region places anywhere, unless they are what is there."""
-    if not same_values(new, old):
-        raise ValueError(
-            f"{where}: variable {name!r} has none of the dims of the region, {sorted(region)}, so nothing of it is written, "
-            f"and its values are not those there; drop it, or overwrite it with mode='a'"
-        )
-
-
 # -- add and overwrite -------------------------------------------------------------------------------------------------
 
 
-def add(source: Source, there: There, options: ZarrOptions, layout: Layout, *, mode: str) -> None:
+def add(source: Source, there: There, options: ZarrOptions) -> None:
     """``mode="a"`` and ``"r+"``: overwrite the variables that are there, and with "a" add the others.
 
     Raises
@@ -380,37 +359,36 @@ def add(source: Source, there: There, options: ZarrOptions, layout: Layout, *, m
     ValueError
         For variables that do not fit what is there, or with "r+" new ones.
     """
-    old = there.ds
+    old, change = there.ds, there.change
     new = [str(name) for name in source.flat.variables if name not in old.variables]
-    if new and mode == "r+":
+    if new and options.mode == "r+":
         raise ValueError(f"{there.where}: {new[:5]} are not there, and mode='r+' adds no variables; pass mode='a'")
     _check_labels(source, old, there.where)
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
-            name = node.names[local]
+            name, path = node.names[local], (*key, local)
             if name in old.variables:
                 check_sizes(name, source.flat.variables[name], old.variables[name], {}, there.where)
-                _write_part(
-                    there, (*key, local), name, variable, tuple(slice(0, size) for size in variable.shape), None
-                )
-                if there.member((*key, local)) is not None:
-                    there.change.overwritten.add("/".join((*key, local)))
+                _write_part(there, path, name, variable, tuple(slice(0, size) for size in variable.shape))
+                if there.member(path) is not None:
+                    change.overwritten.add("/".join(path))
     stream_source(source)
-    plan = plan_added(
-        source, old, there.inference if old.variables else None, new, _layout(there, layout), "zarr", options.encoding
-    )
+    # the store decides: variables that are added to one of tensordict's must not make it unreadable for tensordict
+    recorded = BATCH_ATTR in there.groups[""].attrs
+    layout = "tensordict" if recorded else "xarray" if old.variables else options.layout
+    inference = infer_dataset(old) if old.variables else None
+    plan = plan_added(source, old, inference, new, layout, "zarr", options.encoding)
     groups = new_groups(replace(plan, unbatched={}), options)
-    _complete(there, {*there.change.overwritten, *("/".join(key) for key in there.texts), *new})
-    stage_texts(there.texts, unbatched_object(plan), there)
+    _complete(there, {*change.overwritten, *("/".join(key) for key in there.texts), *new})
+    there.stage_texts(unbatched_object(plan))
     _record_batches(there)
     for key, group in groups.items():
         named = sorted(str(name) for name in group.ds.coords if name not in group.ds.dims)
-        path = join(there.change.path, *key)
-        words = [*str(there.change.attrs(path).get("coordinates", "")).split(), *named]
+        words = [*str(change.attrs(join(change.path, *key)).get("coordinates", "")).split(), *named]
         listed = {"coordinates": " ".join(dict.fromkeys(words))} if words else {}
-        records = BATCH_ATTR in there.groups[""].attrs or not there.ds.variables
         ds = group.ds.reset_coords(named).assign_attrs(listed)
-        there.change.create(key, replace(group, ds=ds, batch_record=group.batch_record if records else None))
+        record = group.batch_record if recorded or not old.variables else None
+        change.create(key, replace(group, ds=ds, batch_record=record))
 
 
 def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
@@ -424,18 +402,9 @@ def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
     for node in source.nodes.values():
         for local, variable in node.variables.items():
             name = node.names[local]
-            if (
-                name not in old.variables
-                or old.variables[name].dims != (name,)
-                or same_values(variable, old[name].variable)
-            ):
-                continue
-            kept = [
-                str(other)
-                for other, v in old.variables.items()
-                if name in v.dims and other not in source.flat.variables
-            ]
-            if kept:
+            kept = [str(k) for k, v in old.variables.items() if name in v.dims and k not in source.flat.variables]
+            is_index = name in old.variables and old.variables[name].dims == (name,)
+            if kept and is_index and not same_values(variable, old[name].variable):
                 raise ValueError(
                     f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
                     f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
@@ -450,17 +419,54 @@ def _complete(there: There, names: set[str]) -> None:
     ValueError
         Where it is not complete afterwards.
     """
-    pending = there.mark
-    if pending is None:
+    if there.mark is None:
         return
-    told = tell_incomplete(there.groups[""])
-    if told is not None and not 0 < len(pending.get("arrays", ())) <= len(names.intersection(pending["arrays"])):
+    told, arrays = tell_incomplete(there.groups[""]), set(there.mark.get("arrays", ()))
+    if told is not None and not (arrays and arrays <= names):
         raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
     there.change.set_attrs(there.change.path, **{INCOMPLETE_ATTR: None})
 
 
-def _layout(there: There, asked: Layout) -> Layout:
-    """The store decides: variables that are added to one of tensordict's must not make it unreadable for tensordict."""
-    if BATCH_ATTR in there.groups[""].attrs:
-        return "tensordict"
-    return "xarray" if there.ds.variables else asked
+# -- annotate ----------------------------------------------------------------------------------------------------------
+
+
+def annotate_zarr(source: Any, description: str, annotations: Annotations) -> None:
+    """Write into the documents of a store; see :meth:`~..base.Format.annotate`."""
+    target = resolve_target(source, annotations.group, annotations.storage_options)
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        change = Change(target, target.group_format() or 3)
+        root: Any = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
+        _check_fill_values(root, annotations, description)
+        check_records(root, annotations)
+        named = {"/".join(key): dims for key, dims in annotations.dims.items()}
+        for path, node in walk_members(root):
+            is_text = isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs and path != UNBATCHED_NAME
+            is_named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
+            if is_text and not is_named:  # without a dimension name for its bytes open_zarr raises
+                named[path] = (f"{path.rsplit('/', 1)[-1]}_json",)
+        for path, dims in named.items():
+            change.name_axes(join(change.path, path), list(dims))
+        for key, record in annotations.records.items():
+            # a group may be in the entry _unbatched alone
+            if not key or isinstance(root.get("/".join(key)), zarr.Group):
+                change.set_attrs(join(change.path, *key), **{BATCH_ATTR: record})
+        change.finish()
+
+
+def _check_fill_values(root: zarr.Group, annotations: Annotations, description: str) -> None:
+    """In zarr v2 dimension names make xarray take the fill value for a mask: 0 can be taken back, others cannot."""
+    if root.metadata.zarr_format != 2:
+        return
+    arrays: dict[str, Any] = {"/".join(key): root["/".join(key)] for key in annotations.dims}
+    masked = [
+        f"{name!r} (fill_value {array.fill_value})"
+        for name, array in arrays.items()
+        if array.fill_value not in (None, 0, 0.0, False, "", b"")
+        and array.dtype.kind not in "mM"
+        and array.fill_value == array.fill_value  # no NaN
+    ]
+    if masked:
+        raise ValueError(
+            f"{description}: with dimension names, plain xarray would take the fill value of these zarr v2 arrays for missing "
+            f"data: {', '.join(masked)}. Write the store again with ds.td.to_zarr(...). Nothing was changed"
+        )

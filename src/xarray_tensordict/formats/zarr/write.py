@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Hashable, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
 from ...core.metadata import INCOMPLETE_ATTR
-from ...core.model import Key
-from ...writing.lazy_sources import refuse_reading_from
-from ...writing.plan import Source, plan_write
-from ...writing.replacing import replaced, swap
-from ...writing.stored_form import Layout
-from ...writing.streaming import stream_source
-from .blocks import held_by_dask, write_in_memory, writes
-from .change import Change, carry_out, delayed, settle, zarr_writes
+from ...core.model import Key, group_name
+from ...writing.plan import Source, plan_write, stream_source
+from ...writing.replacing import replaced
+from ...writing.running import compute_all
+from ..places import Place, place_of, refuse_reading_from
+from ..registry import describe_source
+from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
-from .target import ZarrTarget, check_replaceable, node_at
-from .transaction import JOURNAL, LOCK, Staged, is_document, join, pending, taken
+from .transaction import LOCK, is_document, join, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
 
-def write_store(
-    source: Source,
-    target: ZarrTarget,
-    options: ZarrOptions,
-    layout: Layout,
-    *,
-    mode: str | None,
-    append_dim: Hashable | None,
-    region: Any,
-) -> Any:
+def write_store(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
     """Write a store as ``Dataset.to_zarr`` does with the same arguments.
 
     Returns
@@ -60,27 +50,10 @@ def write_store(
     BlockingIOError, OSError
         Where another writer is changing the store, or has changed it; nothing has been written.
     """
-    _check_arguments(target, mode, append_dim, region)
+    mode, append_dim, region = options.mode, options.append_dim, options.region
     if append_dim is None and region is None and mode not in {"a", "a-", "r+"}:
-        return _create(source, target, options, layout, replace=mode == "w")
-    found = target.group_format()
-    if found is None:
-        if mode in {"a", "a-"} and append_dim is None:
-            return _create(source, target, options, layout, replace=False)
-        raise FileNotFoundError(f"{target.name}: there is no zarr group to change; write one first, with mode='w'")
-    if options.zarr_format not in (None, found):
-        raise ValueError(
-            f"{target.name}: zarr_format={options.zarr_format} was given, and the store has zarr format {found}"
-        )
-    options = replace(options, zarr_format=found)
-    if region is not None:
-        return _write_region(source, target, options, region)
-    return _change(source, target, options, layout, mode=str(mode), append_dim=append_dim)
-
-
-def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable | None, region: Any) -> None:
-    changes = append_dim is not None or region is not None or mode in {"a", "a-", "r+"}
-    if changes and target.kind == "zip":
+        return _create(source, target, options)
+    if target.kind == "zip":
         raise ValueError(
             f"{target.description}: a zip file cannot be changed in place; unpack it, change the folder, and write "
             "it again with mode='w'"
@@ -91,83 +64,83 @@ def _check_arguments(target: ZarrTarget, mode: str | None, append_dim: Hashable 
         raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
     if region is not None and mode not in {None, "a", "r+"}:
         raise ValueError(f"region goes with mode='r+', 'a' or none, found mode={mode!r}")
+    found = target.group_format()
+    if found is None:
+        if mode in {"a", "a-"} and append_dim is None:
+            return _create(source, target, options)
+        raise FileNotFoundError(f"{target.name}: there is no zarr group to change; write one first, with mode='w'")
+    options = replace(options, zarr_format=_checked_format(target, options, found))
+    return _change(source, target, options) if region is None else _write_region(source, target, options)
+
+
+def _checked_format(target: ZarrTarget, options: ZarrOptions, found: int) -> int:
+    if options.zarr_format not in (None, found):
+        raise ValueError(
+            f"{target.name}: zarr_format={options.zarr_format} was given, and the store has zarr format {found}"
+        )
+    return found
 
 
 # -- a store that is there ---------------------------------------------------------------------------------------------
 
 
-def _change(
-    source: Source, target: ZarrTarget, options: ZarrOptions, layout: Layout, *, mode: str, append_dim: Hashable | None
-) -> Any:
-    from .update import add, append, open_there, settle_lazy
+def _change(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
+    from .update import add, append, open_there
 
     with taken(target.store, target.name, target.root()), zarr_writes():
-        there = open_there(target, options, options.zarr_format or 3)
-        settle_lazy(source, there)
-        if append_dim is None:
-            add(source, there, options, layout, mode=mode)
+        there = open_there(source, target, options)
+        if options.append_dim is None:
+            add(source, there, options)
         else:
-            append(source, there, str(append_dim))
+            append(source, there, str(options.append_dim))
         if options.compute:
             carry_out(there.change, progress=options.progress)
             return None
     return delayed(there.change)
 
 
-def _write_region(source: Source, target: ZarrTarget, options: ZarrOptions, region: Any) -> Any:
+def _write_region(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
     """Whole chunks are written without more ado, by many processes at once; for anything else the store is taken."""
-    from .update import open_there, settle_lazy, write_region
+    from .update import open_there, write_region
 
-    def planned() -> tuple[Any, bool]:
-        there = open_there(target, options, options.zarr_format or 3)
-        settle_lazy(source, there)
-        return there, write_region(source, there, region)
+    def planned() -> tuple[Change, bool]:
+        there = open_there(source, target, options)
+        is_apart = write_region(source, there, options.region)
+        return there.change, is_apart
 
     root = target.root()
     if pending(target.store, root) is not None:
         with taken(target.store, target.name, root):
             pass  # which puts back what a killed writer has left
-    there, is_apart = planned()
+    change, is_apart = planned()
     if not is_apart:
         with taken(target.store, target.name, root):
-            there, _ = planned()
+            change, _ = planned()
             if options.compute:
-                carry_out(there.change, progress=options.progress)
+                carry_out(change, progress=options.progress)
         if not options.compute:
-            return delayed(there.change)
-    last = partial(settle, target, root, there.change.consolidate)
+            return delayed(change)
+    last = partial(settle, target, change.consolidate)
     if is_apart:
         with zarr_writes():
-            write_in_memory(there.change.blocks)
-        held = held_by_dask(there.change.blocks)
-        if not options.compute:
-            return writes(held, last)
-        if held:
-            _compute(writes(held, _nothing), options)
+            change.write_in_memory()
+            if not options.compute:
+                return writes(change.held, last)
+            if change.held:
+                compute_all([writes(change.held)], progress=options.progress)
     last()
     return None
-
-
-def _nothing(first: Any) -> None:
-    return None
-
-
-def _compute(delayed: Any, options: ZarrOptions) -> None:
-    from ...writing.running import compute_all
-
-    with zarr_writes():
-        compute_all([delayed], progress=options.progress)
 
 
 # -- a new store -------------------------------------------------------------------------------------------------------
 
 
-def _create(source: Source, target: ZarrTarget, options: ZarrOptions, layout: Layout, *, replace: bool) -> Any:
+def _create(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
     """Write a new store: a local folder or a zip file beside and renamed, any other in place."""
-    if not replace:
-        _refuse_existing(target)
-    else:
+    if options.mode == "w":
         check_replaceable(target)
+    else:
+        _refuse_existing(target)
     if target.kind == "zip" and target.prefix and target.exists():
         raise ValueError(
             f"{target.name}: a zip file cannot be changed in place, and all else in it would be lost; unpack it, write the "
@@ -178,20 +151,18 @@ def _create(source: Source, target: ZarrTarget, options: ZarrOptions, layout: La
             f"{target.description}: a zip file is written at once, compute=False is not possible; write to a folder, "
             "and pack it when it is whole"
         )
-    options = _with_format(target, options)
-    beside = target.kind == "zip" or (target.kind == "folder" and options.compute)
-    if not beside:
+    # a group in a store has the format of the store
+    found = replace(target, prefix=()).group_format() if target.prefix and target.kind != "zip" else None
+    version = options.zarr_format or int(zarr.config.get("default_zarr_format", 3))
+    options = replace(options, zarr_format=version if found is None else _checked_format(target, options, found))
+    in_place = target.kind == "store" or (target.kind == "folder" and not options.compute)
+    if in_place:
         refuse_reading_from(source.flat, target.place, target.name)
     stream_source(source)
-    plan = plan_write(source, layout, "zarr", encoding=options.encoding)
-    groups = new_groups(plan, options)
-    if target.kind == "zip":
-        _create_zip(groups, target, options)
-    elif beside:
-        _create_folder(groups, target, options, replace=replace)
-    else:
-        return _create_in_place(groups, target, options, replace=replace)
-    return None
+    groups = new_groups(plan_write(source, options.layout, "zarr", encoding=options.encoding), options)
+    if in_place:
+        return _create_in_place(groups, target, options)
+    return _create_zip(groups, target, options) if target.kind == "zip" else _create_folder(groups, target, options)
 
 
 def _refuse_existing(target: ZarrTarget) -> None:
@@ -202,77 +173,59 @@ def _refuse_existing(target: ZarrTarget) -> None:
         )
 
 
-def _with_format(target: ZarrTarget, options: ZarrOptions) -> ZarrOptions:
-    """A group in a store has the format of the store; a new store that which is asked for, or zarr's default."""
-    found = None
-    if target.prefix and target.kind != "zip":
-        found = replace(target, prefix=()).group_format()
-        if found is not None and options.zarr_format not in (None, found):
-            raise ValueError(
-                f"{target.description}: zarr_format={options.zarr_format} was given, and the store has zarr format {found}"
-            )
-    default = int(zarr.config.get("default_zarr_format", 3))
-    return replace(options, zarr_format=options.zarr_format or found or default)
-
-
-def _staged(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, consolidate: bool) -> Change:
+def _staged(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Change:
     """All groups of a new store, staged."""
     with zarr_writes():
-        change = Change(Staged(target.store), target, target.root(), options.zarr_format or 3, consolidate)
+        change = Change(target, options.zarr_format or 3, options.consolidated is not False)
         change.require_parents()
         for key, group in groups.items():
             change.create(key, group)
     return change
 
 
-def _fill(groups: Groups, store: Store, target: ZarrTarget, options: ZarrOptions, *, consolidate: bool) -> None:
-    """Write to a store that nobody sees."""
-    carry_out(
-        _staged(groups, replace(target, store=store), options, consolidate=consolidate), progress=options.progress
-    )
-
-
-def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, replace: bool) -> None:
+def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> None:
+    """A new folder, written beside and renamed; in a store that is there it is that of the group alone."""
     assert target.path is not None
-    if not target.prefix or not target.path.exists():
-        lock = partial(taken, target.store, target.name) if target.path.exists() else nullcontext
-        with replaced(target.path, lock, exclusive=not replace) as beside:
-            _fill(groups, LocalStore(beside), target, options, consolidate=options.consolidated is not False)
-        return
-    # a group of a store: it alone is replaced
-    root = Path(os.path.realpath(target.path))
-    with tempfile.TemporaryDirectory(prefix=f".{root.name}.", suffix=".tmp", dir=root.parent) as folder:
-        _fill(groups, LocalStore(folder), target, options, consolidate=False)
-        with taken(target.store, target.name, target.root()), zarr_writes():
-            if not replace:
-                _refuse_existing(target)
-            change = _parents(target, options)
-            root.joinpath(*target.prefix[:-1]).mkdir(parents=True, exist_ok=True)
-            swap(Path(folder).joinpath(*target.prefix), root.joinpath(*target.prefix))
-            change.finish()
+    place = root = Path(os.path.realpath(target.path))
+    lock: Callable[[], Any] = nullcontext
+    inner = target
+    if target.prefix and root.exists():
+        place, inner = root.joinpath(*target.prefix), replace(target, prefix=())
+        lock = partial(_group_placed, target, options)
+        options = replace(options, consolidated=False)
+    elif root.exists():
+        lock = partial(taken, target.store, target.name)
+    with replaced(place, lock, exclusive=options.mode != "w" and place == root, beside=root) as beside:
+        carry_out(_staged(groups, replace(inner, store=LocalStore(beside)), options), progress=options.progress)
 
 
-def _parents(target: ZarrTarget, options: ZarrOptions) -> Change:
-    """The groups above one that is put into a store as a whole."""
-    version, consolidate = options.zarr_format or 3, options.consolidated is not False
-    change = Change(Staged(target.store), target, target.root(), version, consolidate)
-    change.require_parents()
-    return change
+@contextmanager
+def _group_placed(target: ZarrTarget, options: ZarrOptions) -> Iterator[None]:
+    """Around the placing of a group in a store: the groups above it, and consolidated metadata where there are any."""
+    with taken(target.store, target.name, target.root()), zarr_writes():
+        if options.mode != "w":
+            _refuse_existing(target)
+        change = Change(target, options.zarr_format or 3, options.consolidated is not False)
+        change.require_parents()
+        assert target.path is not None
+        Path(os.path.realpath(target.path)).joinpath(*target.prefix[:-1]).mkdir(parents=True, exist_ok=True)
+        yield
+        change.finish()
 
 
-def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *, replace: bool) -> Any:
+def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Any:
     """Nothing is seen of a new store before it is whole; one that is replaced says so until then."""
     with taken(target.store, target.name, target.root()), zarr_writes():
-        if not replace:
-            _refuse_existing(target)
-        else:
+        if options.mode == "w":
             _empty(target, options)
-        change = _staged(groups, target, options, consolidate=options.consolidated is not False)
+        else:
+            _refuse_existing(target)
+        change = _staged(groups, target, options)
         change.set_attrs(change.path, **{INCOMPLETE_ATTR: None})
         if options.compute:
             carry_out(change, progress=options.progress)
             return None
-        held = held_by_dask(change.blocks)
+        held = change.held
         if held:  # a template: tensordict opens it, and other processes may fill it
             arrays = [
                 join(*key, str(name)) for key, g in groups.items() for name, v in g.ds.variables.items() if v.chunks
@@ -280,7 +233,7 @@ def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions, *
             change.set_attrs(change.path, **{INCOMPLETE_ATTR: {"kind": "create", "created": True, "arrays": arrays}})
         change.blocks = [block for block in change.blocks if not hasattr(block[0], "dask")]
         carry_out(change, progress=False)
-    return writes(held, partial(settle, target, change.root, change.consolidate, all_written=True))
+    return writes(held, partial(settle, target, change.consolidate, all_written=True))
 
 
 def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
@@ -291,14 +244,15 @@ def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
     if is_transactional(target.store):
         run(target.store.delete_dir(path))
         return
-    staged = Staged(zarr.storage.MemoryStore())
-    zarr.create_group(staged, path=path, zarr_format=version, attributes={INCOMPLETE_ATTR: {"kind": "create"}})  # type: ignore[arg-type]
-    kept = {key: content for key, content in staged.documents.items() if content is not None}
+    empty = replace(target, store=MemoryStore())
+    change = Change(empty, version)
+    zarr.create_group(change.staged, path=path, zarr_format=version, attributes={INCOMPLETE_ATTR: {"kind": "create"}})  # type: ignore[arg-type]
+    kept = {key: content for key, content in change.staged.documents.items() if content is not None}
     kept = {key: content for key, content in kept.items() if key.startswith(f"{path}/") or not path}
 
     async def others() -> list[str]:
         keys = [key async for key in target.store.list_prefix(f"{path}/" if path else "")]
-        return [key for key in keys if key not in kept and key.rpartition("/")[2] not in (JOURNAL, LOCK)]
+        return [key for key in keys if key not in kept and key.rpartition("/")[2] != LOCK]
 
     for key, content in sorted(kept.items()):
         run(set_bytes(target.store, key, content))
@@ -314,19 +268,16 @@ def _create_zip(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Non
             f"{target.description}: the zip store holds something already, and an entry of a zip file cannot be replaced; "
             f"open a new one with mode='w'"
         )
-    with tempfile.TemporaryDirectory(prefix=f".{target.path.name}.", suffix=".tmp", dir=_parent(target.path)) as folder:
-        _fill(groups, LocalStore(folder), target, options, consolidate=False)
+    parent = Path(os.path.realpath(target.path)).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.path.name}.", suffix=".tmp", dir=parent) as folder:
+        whole, options = replace(target, store=LocalStore(folder)), replace(options, consolidated=False)
+        carry_out(_staged(groups, whole, options), progress=options.progress)
         if opened is not None:
-            _copy(LocalStore(folder), opened)
+            _copy(whole.store, opened)
             return
         with replaced(target.path) as beside, ZipStore(beside, mode="w") as archive:
-            _copy(LocalStore(folder), archive)
-
-
-def _parent(path: Path) -> Path:
-    parent = Path(os.path.realpath(path)).parent
-    parent.mkdir(parents=True, exist_ok=True)
-    return parent
+            _copy(whole.store, archive)
 
 
 def _copy(source: Store, archive: ZipStore) -> None:
@@ -339,3 +290,152 @@ def _copy(source: Store, archive: ZipStore) -> None:
         content = run(get_bytes(source, key))
         assert content is not None
         run(set_bytes(archive, key, content))
+
+
+# -- where a store is written ------------------------------------------------------------------------------------------
+
+_MARKS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs")
+
+
+@dataclass(frozen=True)
+class ZarrTarget:
+    """A place for a store.
+
+    Attributes
+    ----------
+    kind
+        "folder": a local folder, which can be written beside and renamed. "zip": one file, written once.
+        "store": any other store, written in place.
+    description
+        How messages call it.
+    path
+        Of a folder or a zip file, absolute.
+    store
+        The store of zarr.
+    prefix
+        The group in it that is written.
+    """
+
+    kind: Literal["folder", "zip", "store"]
+    description: str
+    path: Path | None
+    store: Store
+    prefix: Key
+
+    @property
+    def name(self) -> str:
+        """The target with its group, as messages call it."""
+        return f"{self.description}, group {group_name(self.prefix)!r}" if self.prefix else self.description
+
+    @property
+    def place(self) -> Place:
+        """The group, as a place."""
+        return place_of(self.store).below("/".join(self.prefix))
+
+    def exists(self) -> bool:
+        """Whether there is anything at the target group."""
+        if self.kind == "zip":
+            assert self.path is not None
+            return self.path.exists()
+        if self.kind == "folder":
+            assert self.path is not None
+            place = self.path.joinpath(*self.prefix)
+            names = {child.name for child in place.iterdir()} if place.is_dir() else set()
+            return place.is_file() or bool(names - {LOCK})
+        return node_at(self.store, "/".join(self.prefix)) is not None
+
+    def group_format(self) -> int | None:
+        """The zarr format of the group that is there; None where there is none."""
+        if self.path is not None and not self.path.exists():
+            return None
+        found = node_at(self.store, "/".join(self.prefix))
+        return found[1] if found is not None and found[0] == "group" else None
+
+    def root(self) -> str:
+        """The path of the outermost group: where the metadata is consolidated, and a change is noted."""
+        for length in range(len(self.prefix) + 1):
+            path = "/".join(self.prefix[:length])
+            if node_at(self.store, path) is not None:
+                return path
+        return ""
+
+
+def node_at(store: Store, path: str) -> tuple[str, int] | None:
+    """What is at a path of a store, "group" or "array", and its zarr format; None where there is nothing."""
+    found = run(get_bytes(store, join(path, "zarr.json")))
+    if found is not None:
+        return str(json.loads(found).get("node_type")), 3
+    for name, kind in ((".zgroup", "group"), (".zarray", "array")):
+        if run(get_bytes(store, join(path, name))) is not None:
+            return kind, 2
+    return None
+
+
+def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any] | None) -> ZarrTarget:
+    """Say what the ``store`` argument is; relative paths start at the present working directory, now and later.
+
+    Raises
+    ------
+    TypeError
+        For what is no store.
+    PermissionError
+        For a store, or a group of one, that was opened for reading only.
+    """
+    prefix = tuple(part for part in (group or "").split("/") if part)
+    if type(store).__module__ == "fsspec.mapping":
+        store = zarr.storage.FsspecStore.from_mapper(store)
+    description = describe_source(store)
+    if getattr(store, "read_only", False) is True:
+        raise PermissionError(f"{description}: the store was opened for reading only; open it for writing")
+    if isinstance(store, zarr.Group | zarr.storage.StorePath):
+        prefix = (*(part for part in store.path.split("/") if part), *prefix)
+        store = store.store
+    if isinstance(store, zarr.storage.LocalStore):
+        return _folder(store.root, description, prefix)
+    if isinstance(store, zarr.storage.ZipStore):
+        return ZarrTarget("zip", description, Path(store.path), store, prefix)
+    if isinstance(store, str | os.PathLike):
+        text = os.fsdecode(os.fspath(store))
+        if "://" in text and not text.startswith("file://"):
+            opened = zarr.storage.FsspecStore.from_url(text, storage_options=storage_options)
+            return ZarrTarget("store", description, None, opened, prefix)
+        return _folder(text.removeprefix("file://"), description, prefix)
+    if isinstance(store, dict):
+        store = zarr.storage.MemoryStore(store)
+    if isinstance(store, Store):
+        return ZarrTarget("store", description, None, store, prefix)
+    raise TypeError(
+        f"store: expected a path, a URL, a zarr store or a zarr group to write to, found {type(store).__name__}"
+    )
+
+
+def _folder(path: Any, description: str, prefix: Key) -> ZarrTarget:
+    absolute = Path(os.path.abspath(os.path.expanduser(path)))
+    kind: Literal["folder", "zip"] = "zip" if absolute.suffix == ".zip" or absolute.is_file() else "folder"
+    return ZarrTarget(kind, description, absolute, zarr.storage.LocalStore(absolute), prefix)
+
+
+def check_replaceable(target: ZarrTarget) -> None:
+    """Raise unless what is at a local target is a zarr store: ``mode="w"`` removes it.
+
+    Raises
+    ------
+    ValueError
+        For a folder or file of anything else.
+    """
+    if target.path is None or not target.path.exists():
+        return
+    if target.kind == "zip":
+        with target.path.open("rb") as file:
+            is_zip = target.path.is_file() and file.read(2) in (b"PK", b"")
+        if not is_zip:
+            raise ValueError(
+                f"{target.description}: mode='w' would replace this file, which is no zip file; delete it first"
+            )
+        return
+    there = {child.name for child in target.path.iterdir()} - {LOCK}
+    if there and not any(name in there for name in _MARKS):
+        raise ValueError(
+            f"{target.description}: mode='w' would replace this folder, which is no zarr store: it holds "
+            f"{sorted(there)[:5]}; choose another path, or delete it first"
+        )

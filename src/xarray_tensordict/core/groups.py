@@ -1,0 +1,239 @@
+"""What the groups of a store say by themselves (rule 6), each from its arrays and the groups in it. Pure, like all of the inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from .choices import by_record, named_by_parent
+from .model import ArrayInfo, GroupBatch, Key, RecordedBatch, elements, group_name, private_group
+from .rules import Ballot, by_named_dims, by_shape, find_batch, no_batch, with_notes
+from .voting import EMPTY, did_not_vote, names_of, silent_members, sparse_kind
+
+_SMALL = 10
+"""A lone array decides nothing for the groups beside it if it holds less than one of so many numbers."""
+
+
+@dataclass(eq=False)
+class Group:
+    """One group: its arrays, the groups in it and beside it, its attributes and what it records."""
+
+    key: Key
+    parent: Group | None
+    where: str
+    attrs: Mapping[str, Any]
+    record: RecordedBatch | None
+    own: list[ArrayInfo] = field(default_factory=list)
+    children: list[Group] = field(default_factory=list)
+    beside: Sequence[Group] = ()
+
+    # -- who votes -----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.key[-1]
+
+    @cached_property
+    def private(self) -> str | None:
+        """What it is, where the format keeps it, or a group above it, for itself."""
+        if self.parent is None:
+            return None
+        return self.parent.private or private_group(self.name, self.attrs)
+
+    @cached_property
+    def sparse(self) -> str | None:
+        """What it is, where it holds a sparse matrix."""
+        return sparse_kind((info.key[-1] for info in self.own), self.attrs)
+
+    @cached_property
+    def ballot(self) -> Ballot:
+        """What its own arrays put to the vote."""
+        if self.private or self.sparse:
+            why = f"they are in {self.private}" if self.private else f"they are parts of {self.sparse}"
+            silent = dict.fromkeys(
+                [*(info.key[-1] for info in self.own), *(child.name for child in self.children)], why
+            )
+        else:
+            leading = {child.name: {info.shape[0] for info in child.own if info.shape} for child in self.children}
+            silent = silent_members(self.own, self.attrs, leading)
+            silent |= {
+                child.name: f"it is {what}" for child in self.children if (what := child.private or child.sparse)
+            }
+        voters = tuple(info for info in self.own if info.key[-1] not in silent)
+        where = f"{self.where}, group {group_name(self.key)!r}" if self.key else self.where
+        return Ballot(voters, silent, tuple(self.own), self.above, where)
+
+    @cached_property
+    def above(self) -> tuple[ArrayInfo, ...]:
+        """The named arrays of the groups above it."""
+        if self.parent is None:
+            return ()
+        return (*(info for info in self.parent.own if any(info.dims)), *self.parent.above)
+
+    @cached_property
+    def speaking(self) -> list[Group]:
+        """The groups in it that speak for it: those in which arrays vote."""
+        return [child for child in self.children if child.name not in self.ballot.silent and child.voters_below]
+
+    @cached_property
+    def voters_below(self) -> list[ArrayInfo]:
+        """Its voters and those of the groups in it that speak."""
+        return [*self.ballot.voters, *(voter for child in self.speaking for voter in child.voters_below)]
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers those hold."""
+        return elements(self.ballot.voters) + sum(child.numbers for child in self.speaking)
+
+    @cached_property
+    def below(self) -> list[ArrayInfo]:
+        """All arrays in it and in the groups in it."""
+        return [*self.own, *(info for child in self.children for info in child.below)]
+
+    # -- its batch -----------------------------------------------------------------------------------------------------
+
+    def recorded(self, parent: GroupBatch | None) -> tuple[GroupBatch | None, list[str]]:
+        """Rule 2: the batch that it records, None where that has nothing to say; with warnings."""
+        if self.record is None:
+            return None, []
+        record = named_by_parent(self.record, parent)
+        ballot = self.ballot
+        if not ballot.voters or record.sizes is None:
+            ballot = replace(ballot, arrays=tuple(self.below))
+        batch, warnings = by_record(ballot, record, lambda: self.inferred)
+        if batch is not None and parent is not None and batch.sizes[: len(parent.sizes)] != parent.sizes:
+            return None, []
+        return batch, warnings
+
+    @cached_property
+    def inferred(self) -> GroupBatch:
+        """What it has by itself; where a group beside it has more of the same dims, so much of them (rule 5)."""
+        batch = self.alone
+        led = [info for info in self.ballot.voters if batch.sizes and info.dims[0] == batch.dims[0]]
+        if len(batch.dims) == 1 and None not in batch.dims and led:
+            siblings = self.parent.longer_batches if self.parent else _longer_batches(self.beside)
+            for more, sibling in siblings.get(batch.dims[0], {}).items():
+                if all(info.dims[: len(more)] == more for info in led):
+                    reason = f"all arrays lead with {list(more)}, the batch dims of the group {sibling!r} beside it"
+                    return replace(batch, dims=more, sizes=led[0].shape[: len(more)], reason=reason)
+        return batch
+
+    @cached_property
+    def longer_batches(self) -> dict[str | None, dict[tuple[str | None, ...], str]]:
+        """The batches of several named dims that groups in it have by themselves."""
+        return _longer_batches(self.children)
+
+    @cached_property
+    def alone(self) -> GroupBatch:
+        """What it has whatever stands beside it."""
+        what = self.private or self.sparse
+        if what:
+            return no_batch(f"it is {what}", did_not_vote(self.ballot.silent))
+        if self.asks_children:
+            return self._shared_by_children()
+        return self.of_its_own if self.of_its_own.sizes else self._of_empty() or self.of_its_own
+
+    @cached_property
+    def of_its_own(self) -> GroupBatch:
+        """What its own arrays say."""
+        return find_batch(self.ballot)
+
+    def _of_empty(self) -> GroupBatch | None:
+        """A selection of no rows leaves a mask without the batch as the only one with elements: the names decide then."""
+        silent = {name: why for name, why in self.ballot.silent.items() if why != EMPTY}
+        if len(silent) == len(self.ballot.silent):
+            return None
+        voters = tuple(info for info in self.own if info.key[-1] not in silent)
+        return by_named_dims(replace(self.ballot, voters=voters, silent=silent))
+
+    @cached_property
+    def asks_children(self) -> bool:
+        """Whether it takes the batch of the groups in it: it has no voters, or a small lone one beside them.
+
+        A minority cannot veto across levels: the frame rate, a lookup table or an empty list beside the groups with the data.
+        """
+        voters = self.ballot.voters
+        if not voters or _SMALL * elements(voters) >= self.numbers:
+            return not voters
+        own = self.of_its_own
+        if own.sizes and len(voters) > 1:
+            return False
+        agree = [each for each in self.speaking if own.sizes and _shared([own, each.inferred]) == len(own.sizes)]
+        return 2 * sum(each.numbers for each in agree) <= self.numbers - elements(voters)
+
+    def _shared_by_children(self) -> GroupBatch:
+        """Rule 6: it takes what all groups in it share; those without voters do not count."""
+        notes = did_not_vote(self.ballot.silent)
+        if self.ballot.voters:
+            few = names_of(info.key for info in self.ballot.voters)
+            notes = [f"{few} beside the groups did not count, because the groups hold nearly all numbers", *notes]
+        # groups of nothing but text are asked where no others are
+        silent = self.ballot.silent
+        children = self.speaking or [each for each in self.children if each.name not in silent and each.alone.sizes]
+        if not children:
+            return with_notes(by_shape(self.ballot) or no_batch("it has no numeric data arrays that vote"), notes)
+        found = [child.recorded(None)[0] or child.inferred for child in children]
+        first, length = found[0], _shared(found)
+        one = len(children) == 1
+        who = f"its group {children[0].name!r} has" if one else f"its {len(children)} groups share"
+        if length:
+            dims, sizes = first.dims[:length], first.sizes[:length]
+            reason = f"{who} batch size {list(sizes)}: {first.reason}"
+            return GroupBatch(dims, sizes, first.evidence, reason, (*first.notes, *notes))
+        if one:
+            why = [f"{group_name(children[0].key)!r}: {first.reason}", *first.notes, *notes]
+            return no_batch(f"{who} no batch dim", why)
+        differ = {
+            (batch.dims, batch.sizes): child.name for child, batch in zip(children[::-1], found[::-1], strict=True)
+        }
+        examples = [f"{name!r} has {list(sizes) or 'none'}" for (_, sizes), name in reversed(differ.items())]
+        others = " and others" if len(examples) > 3 else ""
+        return no_batch(f"{who} no leading dim ({', '.join(examples[:3])}{others})", notes)
+
+
+def group_arrays(
+    arrays: Iterable[ArrayInfo],
+    attrs: Mapping[Key, Mapping[str, Any]],
+    recorded: Mapping[Key, RecordedBatch],
+    where: str,
+) -> dict[Key, Group]:
+    """Sort arrays into their groups; those above one that has arrays or records a batch are there too."""
+    arrays = list(arrays)
+    keys = {info.key[:-1] for info in arrays} | set(recorded) | {()}
+    groups: dict[Key, Group] = {}
+    for key in sorted({each[:length] for each in keys for length in range(len(each) + 1)}):
+        parent = groups[key[:-1]] if key else None
+        groups[key] = Group(key, parent, where, attrs.get(key, {}), recorded.get(key))
+        if parent is not None:
+            parent.children.append(groups[key])
+    for info in arrays:
+        groups[info.key[:-1]].own.append(info)
+    return groups
+
+
+def _longer_batches(groups: Iterable[Group]) -> dict[str | None, dict[tuple[str | None, ...], str]]:
+    """By their first dim, the batches of several named dims that groups have by themselves, the longest first, each with a group."""
+    found: dict[tuple[str | None, ...], str] = {}
+    for group in groups:
+        if len(group.alone.dims) > 1 and None not in group.alone.dims:
+            found.setdefault(group.alone.dims, group.name)
+    by_first: dict[str | None, dict[tuple[str | None, ...], str]] = {}
+    for dims in sorted(found, key=len, reverse=True):
+        by_first.setdefault(dims[0], {})[dims] = found[dims]
+    return by_first
+
+
+def _shared(batches: Sequence[GroupBatch]) -> int:
+    """How many leading dims batches share: equal sizes, and equal names where both have one."""
+    first, *others = batches
+    length = 0
+    for axis, size in enumerate(first.sizes):
+        for other in others:
+            if axis >= len(other.sizes) or other.sizes[axis] != size:
+                return length
+            if None not in (first.dims[axis], other.dims[axis]) and first.dims[axis] != other.dims[axis]:
+                return length
+        length += 1
+    return length

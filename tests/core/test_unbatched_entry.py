@@ -1,0 +1,221 @@
+"""The entry of arrays that a tensordict with a batch cannot hold: to JSON and back."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+
+from xarray_tensordict.core.model import StoredArray, StoredGroup
+from xarray_tensordict.core.unbatched_entry import decode_array, encode_array, entry_record, restore_unbatched
+
+
+def both(values):
+    encoded = encode_array(values, tuple("xyz"[: values.ndim]), attrs={"units": "m"}, role="coord")
+    return encoded, decode_array(json.loads(json.dumps(encoded)))
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "i8", "f2", "f4", "f8", ">i4", ">f8"])
+def test_numbers_are_a_list(dtype):
+    values = np.array([[1, 0], [1, 1]], dtype)
+    encoded, decoded = both(values)
+    assert encoded == {
+        "dims": ["x", "y"],
+        "dtype": np.dtype(dtype).newbyteorder("=").name,
+        "attrs": {"units": "m"},
+        "role": "coord",
+        "data": values.tolist(),
+    }
+    assert decoded.dtype == np.dtype(dtype).newbyteorder("=")
+    assert decoded.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.0, np.nan]),
+        np.array([np.inf]),
+        np.array([1 + 2j]),
+        np.array([1.5], np.longdouble),
+        np.zeros((0, 3), "f4"),
+        np.arange(1025),
+        np.array([b"ab", b"c"]),
+    ],
+)
+def test_what_json_cannot_hold_or_what_is_long_is_base64(values):
+    encoded, decoded = both(values)
+    assert isinstance(encoded["data"], str)
+    assert decoded.dtype == values.dtype
+    assert decoded.shape == values.shape
+    np.testing.assert_array_equal(decoded, values)
+
+
+def test_1024_elements_are_still_a_list():
+    encoded, _ = both(np.arange(1024))
+    assert encoded["data"] == list(range(1024))
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("M8[ns]", "M8[ns]"), (">M8[s]", "M8[s]"), ("m8[D]", "m8[D]")])
+def test_times_are_their_counts(dtype, name):
+    values = np.array([1, 2], "i8").view(np.dtype(dtype).newbyteorder("=")).astype(dtype)
+    encoded, decoded = both(values)
+    assert (encoded["dtype"], encoded["data"]) == (name, [1, 2])
+    np.testing.assert_array_equal(decoded, values)
+    assert decoded.dtype == np.dtype(name)
+    long = np.arange(2000).view("M8[s]")
+    assert decode_array(encode_array(long, ("t",), attrs={}, role="data")).tolist() == long.tolist()
+
+
+def test_bytes_have_their_length():
+    encoded, _ = both(np.array([b"abc"]))
+    assert encoded["dtype"] == "S3"
+
+
+@pytest.mark.parametrize("values", [np.array(["a", "bc"]), np.array(["a", "bc"], object), np.array("a")])
+def test_text_is_a_list(values):
+    encoded, decoded = both(values)
+    assert encoded["dtype"] == "str"
+    assert encoded["data"] == values.tolist()
+    assert decoded.tolist() == values.tolist()
+
+
+def test_arrays_of_any_layout_and_of_no_dims():
+    for values in (np.arange(6).reshape(2, 3).T, np.arange(6)[::2], np.array(3), np.array(1.5)):
+        _, decoded = both(values)
+        np.testing.assert_array_equal(decoded, values)
+        assert decoded.shape == values.shape
+
+
+def test_a_record_is_kept_beside_the_words_of_the_entry():
+    encoded = encode_array(
+        np.array([1]), ("x",), attrs={}, role="data", record={"torch_dtype": "bfloat16", "role": "x"}
+    )
+    assert encoded["role"] == "data"
+    assert entry_record(encoded) == {"torch_dtype": "bfloat16"}
+
+
+def test_an_npy_file_that_would_need_a_pickle_is_refused():
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{}], object), allow_pickle=True)
+    text = base64.b64encode(buffer.getvalue()).decode()
+    with pytest.raises(ValueError, match="allow_pickle"):
+        decode_array({"dtype": "int64", "data": text})
+
+
+# -- back into the groups ----------------------------------------------------------------------------------------------
+
+
+def entry(value, **more):
+    held = np.empty((), object)
+    held[()] = value
+    return StoredArray("_unbatched", held, (), non_tensor=True, **more)
+
+
+def restored(value, **groups):
+    root = StoredGroup((), {"_unbatched": entry(value)}, tuple(groups))
+    found = {(): root} | {(name,): group for name, group in groups.items()}
+    return restore_unbatched(found, "store.zarr")
+
+
+def number(**more):
+    return {"dims": ["x"], "dtype": "int16", "data": [1, 2], **more}
+
+
+def test_arrays_go_back_into_their_groups():
+    there = StoredGroup(("g",))
+    groups = restored({"a": number(), "g/b": number(), "g/h/c": number(), "i/j/d": number()}, g=there)
+    assert set(groups) == {(), ("g",), ("g", "h"), ("i",), ("i", "j")}
+    assert set(groups[()].arrays) == {"a"}
+    assert groups[()].groups == ("g", "i")
+    assert groups["g",] is there
+    assert (set(there.arrays), there.groups) == ({"b"}, ("h",))
+    assert (set(groups["i",].arrays), groups["i",].groups, groups["i",].key) == (set(), ("j",), ("i",))
+    assert set(groups["i", "j"].arrays) == {"d"}
+
+
+def test_a_group_that_is_listed_and_was_empty_is_listed_once():
+    root = StoredGroup((), {"_unbatched": entry({"g/b": number()})}, ("g",))
+    assert restore_unbatched({(): root}, "s")[()].groups == ("g",)
+
+
+def test_an_array_is_what_a_reader_gives():
+    value = {
+        "a": number(role="data", attrs={"units": "m"}),
+        "s": {"dims": [], "dtype": "str", "data": "x", "role": "data"},
+        "c": number(role="coord", torch_dtype="bfloat16"),
+        "n": number(),
+    }
+    arrays = restored(value)[()].arrays
+    assert (arrays["a"].name, arrays["a"].dims, arrays["a"].attrs, arrays["a"].role) == (
+        "a",
+        ("x",),
+        {"units": "m"},
+        None,
+    )
+    assert arrays["a"].data.tolist() == [1, 2]
+    assert (arrays["a"].encoding, arrays["a"].record) == ({}, {})
+    assert (arrays["s"].role, arrays["s"].dims) == ("data", ())
+    assert arrays["c"].role == "coord"
+    assert arrays["c"].encoding == {"torch_dtype": "bfloat16"}
+    assert arrays["c"].record == {"torch_dtype": "bfloat16"}
+    assert arrays["n"].role is None
+
+
+@pytest.mark.parametrize("role", [None, "data"])
+@pytest.mark.parametrize(("dtype", "data"), [("bool", [True, False]), ("float64", [1.5, 2]), ("uint8", [1, 2])])
+def test_numbers_that_are_data_may_become_coordinates_by_cf(dtype, data, role):
+    found = restored({"a": {"dims": ["x"], "dtype": dtype, "data": data, "role": role}})[()].arrays["a"]
+    assert found.role is None
+
+
+def test_times_are_nanoseconds_with_their_unit():
+    value = {
+        "t": {"dims": ["x"], "dtype": "M8[s]", "data": [1, 2], "role": "data", "attrs": {"long_name": "t"}},
+        "d": {"dims": ["x"], "dtype": "m8[ns]", "data": [1, 2]},
+    }
+    arrays = restored(value)[()].arrays
+    assert arrays["t"].data.dtype == np.int64
+    assert arrays["t"].data.tolist() == [10**9, 2 * 10**9]
+    assert arrays["t"].record == {"datetime_unit": "s"}
+    assert arrays["t"].attrs == {
+        "long_name": "t",
+        "units": "nanoseconds since 1970-01-01",
+        "calendar": "proleptic_gregorian",
+    }
+    assert (arrays["d"].data.tolist(), arrays["d"].record) == ([1, 2], {})
+    assert arrays["d"].attrs == {"units": "nanoseconds", "dtype": "timedelta64[ns]"}
+    assert arrays["t"].role is None
+
+
+@pytest.mark.parametrize("value", [3, [1], {"a": 3}, {"a": {"dtype": "i2"}}, {"a": number(), "b": {}}])
+def test_an_entry_of_another_kind_is_the_users_own(value):
+    assert set(restored(value)[()].arrays) == {"_unbatched"}
+
+
+def test_an_array_of_that_name_is_the_users_own():
+    for array in (
+        StoredArray("_unbatched", np.zeros(2), ("x",), non_tensor=True),
+        StoredArray("_unbatched", entry({"a": number()}).data, ()),
+    ):
+        groups = {(): StoredGroup((), {"_unbatched": array})}
+        assert set(restore_unbatched(groups, "s")[()].arrays) == {"_unbatched"}
+    assert restore_unbatched({(): StoredGroup(())}, "s")[()].arrays == {}
+    assert restore_unbatched({}, "s") == {}
+
+
+@pytest.mark.parametrize(
+    ("encoded", "why"),
+    [
+        ({"dims": ["x"], "dtype": "int16"}, "'data'"),
+        ({"dims": ["x", "y"], "dtype": "int16", "data": [1]}, "it has dims ['x', 'y'] for shape [1]"),
+        ({"dims": ["x"], "dtype": "int16", "data": [None]}, None),
+        ({"dims": ["x"], "dtype": "int16", "data": "?"}, None),
+        ({"dims": ["x"], "dtype": "?!", "data": []}, None),
+    ],
+)
+def test_a_damaged_entry_names_the_array(encoded, why):
+    with pytest.raises(ValueError, match=r"^store.zarr: the entry '_unbatched' is damaged at 'g/b': ") as caught:
+        restored({"g/b": encoded})
+    if why:
+        assert str(caught.value) == f"store.zarr: the entry '_unbatched' is damaged at 'g/b': {why}"
