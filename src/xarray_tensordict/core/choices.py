@@ -203,7 +203,7 @@ def _by_recorded_names(
     then = record.in_front.union(names, *record.axes.values())
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
-    followed, unclear = _followed(gone, record, ballot)
+    followed, unclear = _followed(gone, names, record, ballot)
     now = {dim: dim for dim in then if dim in sizes} | followed
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
@@ -232,11 +232,14 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(gone: Collection[str], record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
+def _followed(
+    gone: Collection[str], names: Collection[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], set[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
-    has another dim in the place of the old one; after a reduction it has none there.
+    has another dim in the place of the old one; after a reduction it has none there. One new dim for several that were all
+    chosen is the batch, whichever of them it was.
     """
     coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
     arrays = {"/".join(info.key): [str(dim) for dim in info.dims] for info in ballot.arrays}
@@ -247,10 +250,13 @@ def _followed(gone: Collection[str], record: RecordedBatch, ballot: Ballot) -> t
         if not after:
             continue
         old = [dim for dim in before if dim in gone]
-        stacks = {found[dim] for dim in old if dim in found}.intersection(after)
-        if len(stacks) == 1 and not stacks & coordinates.keys() and len(after) == len(before) - len(old) + 1:
-            # stacked without an index, one dim without a coordinate, too
-            found = dict.fromkeys(old, min(stacks)) | found
+        new = [dim for dim in after if dim not in before]
+        stacks = {found[dim] for dim in old if dim in found} - coordinates.keys()
+        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
+            # stacked without an index: into a dim that one of them has as its coordinate, or all of them were chosen
+            in_place = after.index(new[0]) == before.index(old[0])
+            chosen = len(old) > 1 and {*old} <= {*names} and (in_place or new[0] not in ballot.stops)
+            found = (dict.fromkeys(old, new[0]) if chosen or {*new} == stacks else {}) | found
         left = [dim for dim in before if dim in after or (dim in gone and dim not in found)]
         right = [dim for dim in after if dim in before or dim not in found.values()]
         for olds, news in _places(left, right):
