@@ -351,6 +351,14 @@ FIRST_DIM = [
         unbatched="w",
     ),
     Row(
+        "a dim that could be the batch comes second before a time that could not",
+        [var("a", time=4, p=2, q=2), var("b", date=3), var("c", run=9, f=3)],
+        [("time", 4)],
+        "the highest rank; run leads more numbers, date is a time of neither",
+        NAMED,
+        unbatched="b c",
+    ),
+    Row(
         "a marked dim before an unlimited one",
         [var("a", batch_0=4, f=3), named("b", ("rec", "g"), (9, 3), unlimited=("rec",))],
         [("batch_0", 4)],
@@ -401,6 +409,29 @@ FIRST_DIM = [
 ]
 
 FURTHER_DIMS = [
+    Row(
+        "unnamed arrays with almost half of the numbers",
+        [var("a", run=5, f=2), raw("v", 4), raw("w", 4, 1)],
+        [("run", 5)],
+        "8 of 18 numbers are no majority",
+        NAMED,
+        unbatched="v w",
+    ),
+    Row(
+        "unnamed arrays with more than half of the numbers",
+        [var("a", run=5, f=2), raw("v", 6), raw("w", 6, 1)],
+        [(None, 6)],
+        "12 of 22 numbers",
+        SHAPE,
+        unbatched="a",
+    ),
+    Row(
+        "five next dims",
+        [named(f"a{n}", ("run", f"mode{n}", "lat"), (4, 3, 5)) for n in range(5)],
+        [("run", 4)],
+        "the arrays do not agree",
+        NAMED,
+    ),
     Row(
         "a static field with a dim that is no space",
         [var("a", run=4, time=3, f=2, lat=5), var("m", run=4, f=2)],

@@ -142,11 +142,10 @@ class Group:
 
     def _of_empty(self) -> GroupBatch | None:
         """A selection of no rows leaves a mask without the batch as the only one with elements: the names decide then."""
-        silent = {name: why for name, why in self.ballot.silent.items() if why != EMPTY}
-        if len(silent) == len(self.ballot.silent):
+        if EMPTY not in self.ballot.silent.values():
             return None
-        voters = tuple(info for info in self.own if info.key[-1] not in silent)
-        return by_named_dims(replace(self.ballot, voters=voters, silent=silent))
+        voters = tuple(info for info in self.own if self.ballot.silent.get(info.key[-1], EMPTY) == EMPTY)
+        return by_named_dims(replace(self.ballot, voters=voters))
 
     @cached_property
     def asks_children(self) -> bool:
