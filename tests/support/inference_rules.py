@@ -671,6 +671,12 @@ SHAPES = [
 ]  # fmt: skip
 
 GROUPS = [
+    Row("a small array that agrees with almost half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 7, 9)], [],
+        "45 of 108 numbers", NONE, groups={"g": (5,), "h": (7,)}),
+    Row("a small array that agrees with exactly half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 9, 5)], [],
+        "45 of 90 numbers are not most of them", NONE, groups={"g": (5,), "h": (9,)}),
+    Row("a small array that agrees with a little more than half", [raw("own", 5), raw("g/a", 5, 10), raw("h/a", 9, 5)], [(None, 5)],
+        "50 of 95 numbers", SHAPE, unbatched="h/a"),
     Row("groups of one size over different dims", [var("g/x", a=5, f=3), var("g/z", a=5), var("h/y", b=5, f=2), var("h/z", b=5)], [],
         "the names differ", NONE, groups={"g": (5,), "h": (5,)}),
     Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)],
