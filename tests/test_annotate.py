@@ -290,10 +290,10 @@ def test_the_batch_gets_another_name_where_all_arrays_get_it(tmp_path: Path, for
     before = dims_of(path)
     with pytest.raises(ValueError, match=r"has no dim 'frame'; the dims there are"):
         annotate(path, batch_dims=["frame"])
-    with pytest.raises(ValueError, match=r"In the way: 'images' .*'label'"):
+    with pytest.raises(ValueError, match="In the way: 'next/images'"):
         annotate(path, dims={"images": ("frame", "y", "x"), "label": ("frame",)})
     assert dims_of(path) == before
-    with pytest.raises(ValueError, match=r"no array is called .image."):
+    with pytest.raises(ValueError, match="no array is called 'image'"):
         annotate(path, dims={"image": ("y", "x")})
     assert dims_of(path) == before
 

@@ -23,9 +23,9 @@ PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
     "open_dataset": 28,
     "open_dataset and to_tensordict": 32,
-    "to_zarr, a new store": 35,
-    "to_zarr, rows appended": 46,
-    "ptd[idx]": 10,
+    "to_zarr, a new store": 31,
+    "to_zarr, rows appended": 35,
+    "ptd[idx]": 9,
 }
 
 

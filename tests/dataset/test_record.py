@@ -78,6 +78,72 @@ def test_a_choice_survives(ensemble: xr.Dataset, choice: list[str], change: str)
         assert changed.td.batch_dims == expected, changed.td.infer().reason
 
 
+CHAINS: dict[str, Change] = {
+    "select and rename": (lambda ds: ds.isel(longitude=0).rename(latitude="lat"), {"latitude": "lat"}, ()),
+    "rename and reduce": (lambda ds: ds.rename(latitude="lat").mean("lat"), {}, ()),
+    "reduce and rename another": (lambda ds: ds.mean("member").rename(longitude="lon"), {"longitude": "lon"}, ()),
+    "select and swap": (lambda ds: ds.isel(member=0).swap_dims(time="step"), {"time": "step"}, ()),
+    "swap twice": (lambda ds: ds.swap_dims(time="step").rename(step="lead"), {"time": "lead"}, ()),
+    "stack and rename": (
+        lambda ds: ds.stack(s=("time", "member")).rename(latitude="lat"),
+        {"time": "s", "member": "s", "latitude": "lat"},
+        (),
+    ),
+    "stack and unstack": (lambda ds: ds.stack(s=("time", "member")).unstack("s"), {}, ()),
+    "join along a new dim and rename": (
+        lambda ds: xr.concat([ds, ds], "run").rename(latitude="lat", member="m"),
+        {"latitude": "lat", "member": "m"},
+        ("run",),
+    ),
+    "rename a variable and a dim": (lambda ds: ds.rename(u10="u", latitude="lat"), {"latitude": "lat"}, ()),
+    "transpose and rename one": (lambda ds: ds.transpose().rename(latitude="lat"), {"latitude": "lat"}, ()),
+    "windows": (lambda ds: ds.rolling(time=2).construct("window"), {}, ()),
+    "coarsen": (lambda ds: ds.coarsen(latitude=2).mean(), {}, ()),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("choice", CHOICES, ids="-".join)
+def test_a_choice_survives_several_changes(ensemble: xr.Dataset, choice: list[str], chain: str) -> None:
+    apply, names, front = CHAINS[chain]
+    changed = apply(ensemble.assign(u10=ensemble.t2m * 2).td.set_batch_dims(choice))
+    left = tuple(dict.fromkeys(dim for dim in (names.get(d, d) for d in choice) if dim in changed.dims))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert changed.td.batch_dims == (*front, *left) or not left, changed.td.infer().reason
+
+
+UNCLEAR: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
+    "select without a coordinate and rename": lambda ds: ds.isel(member=0).rename(time="t", latitude="lat"),
+    "reduce and rename its neighbour": lambda ds: ds.mean("member").rename(latitude="lat"),
+    "reduce and join along a new dim": lambda ds: xr.concat([ds.mean("latitude")] * 2, "run"),
+    "rename and put in front": lambda ds: ds.rename(latitude="lat").transpose("lat", ...),
+    "rename two and transpose": lambda ds: ds.transpose().rename(latitude="lat", member="m"),
+    "rename all variables and a dim": lambda ds: ds.rename(t2m="t", latitude="lat"),
+    "rename all variables, then dims": lambda ds: ds.rename(t2m="t").rename(latitude="lat", member="m", time="when"),
+    "select all variables anew": lambda ds: ds.isel(member=0, latitude=0, drop=True).rename(time="t", longitude="lon"),
+}
+"""After these nothing tells a dim that was renamed from one that was reduced."""
+
+
+@pytest.mark.parametrize("change", UNCLEAR)
+@pytest.mark.parametrize("choice", CHOICES, ids="-".join)
+def test_where_nothing_says_what_became_of_a_chosen_dim_a_warning_names_it(
+    ensemble: xr.Dataset, choice: list[str], change: str
+) -> None:
+    changed = UNCLEAR[change](ensemble.td.set_batch_dims(choice))
+    gone = [dim for dim in choice if dim not in changed.dims]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = changed.td.infer()
+    told = [str(each.message) for each in caught if each.category is InferredBatchWarning]
+    followed = [dim for dim in gone if f"{dim!r} is now" in found.reason]
+    for dim in gone:
+        assert dim in followed or any(repr(dim) in text for text in told), (found.reason, told)
+    kept = [dim for dim in choice if dim in changed.dims]
+    assert not kept or set(kept) <= {*found.batch_dims}
+
+
 @pytest.mark.parametrize("choice", CHOICES, ids="-".join)
 @pytest.mark.parametrize(
     "reduce",

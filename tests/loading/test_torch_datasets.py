@@ -213,6 +213,7 @@ def test_workers_that_know_nothing_of_each_other_run_the_same_epoch():
     assert again.begin(0, 400) == 3
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=12), st.randoms(use_true_random=False))
 def test_all_workers_of_an_iteration_run_one_epoch_though_torch_is_seeded_alike(iterations, random):
     epochs = WorkerEpochs(0)

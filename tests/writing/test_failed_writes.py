@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from tensordict import TensorDict
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
+from xarray_tensordict.core.metadata import INCOMPLETE_ATTR
 
 
 def fails(block: Any) -> Any:
@@ -36,6 +39,23 @@ def test_an_append_whose_variable_lost_the_dim_is_refused(tmp_path: Path, base: 
     with pytest.raises(ValueError, match=r"'q' has dims \['time'\] there"):
         base.assign(q=changed).td.to_zarr(tmp_path / "a.zarr", append_dim="time")
     xr.testing.assert_identical(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load(), base)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_consolidated_metadata_has_the_mark_of_a_nested_group_that_was_being_overwritten(
+    tmp_path: Path, base: xr.Dataset, zarr_format: Any
+) -> None:
+    path = tmp_path / "a.zarr"
+    for group in ("g", "h"):
+        base.td.to_zarr(path, group=group, zarr_format=zarr_format)
+    with pytest.raises(RuntimeError, match="boom"):
+        base.assign(a=("time", FAILING)).td.to_zarr(path, group="g", mode="a")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata")
+        root = zarr.open_group(path, mode="r", use_consolidated=True)
+        assert [INCOMPLETE_ATTR in root[name].attrs for name in ("g", "h")] == [True, False]
+        base.td.to_zarr(path, group="g", mode="a")
+        assert INCOMPLETE_ATTR not in zarr.open_group(path, mode="r", use_consolidated=True)["g"].attrs
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -5,9 +5,9 @@ tensordict 0.14.3 and 0.15 are supported. What is needed and not there is named 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module, metadata
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import tensordict
 import torch
@@ -68,7 +68,6 @@ from tensordict.persistent import _H5Backend  # noqa: E402
 __all__ = [
     "IS_0_14",
     "NO_DEFAULT",
-    "LazyGroup",
     "LazyTensorDict",
     "close_with_file",
     "entry_class",
@@ -132,36 +131,24 @@ def indexed_names(names: list[str | None] | None, size: torch.Size, index: Any) 
 # --- tensordicts that this package reads -----------------------------------------------------------------------------
 
 
-class LazyGroup(Protocol):
-    """The "file" of a :class:`LazyTensorDict`: it lists what there is, and words the refusals."""
-
-    @property
-    def members(self) -> Iterable[str]: ...
-    def walk(self) -> Iterator[str]: ...
-    def __contains__(self, path: str) -> bool: ...
-    def close(self) -> None: ...
-    def refuse(self, action: str, key: Any = None) -> NoReturn:
-        raise NotImplementedError
-
-
 class _ReadOnlyBackend:
     """What a ``PersistentTensorDict`` asks of its storage where no method of :class:`LazyTensorDict` comes before it."""
 
     allow_pickle = False
 
-    def keys(self, file: LazyGroup) -> Iterator[str]:
+    def keys(self, file: Any) -> Iterator[str]:
         return iter(file.members)
 
-    def walk_keys(self, file: LazyGroup) -> Iterator[str]:
+    def walk_keys(self, file: Any) -> Any:
         return file.walk()
 
-    def contains(self, file: LazyGroup, key: str) -> bool:
+    def contains(self, file: Any, key: str) -> bool:
         return key in file
 
-    def close(self, file: LazyGroup) -> None:
+    def close(self, file: Any) -> None:
         file.close()
 
-    def is_read_only(self, file: LazyGroup) -> bool:
+    def is_read_only(self, file: Any) -> bool:
         return True
 
 
@@ -173,7 +160,8 @@ class LazyTensorDict(PersistentTensorDict):
     Parameters
     ----------
     group
-        Lists the entries; it is the attribute ``file``.
+        It is the attribute ``file``: it has the names of its ``members``, can ``walk()`` through all paths below it, tells
+        whether a path is in it, can be closed, and raises the refusals (``refuse(action, key)``).
     batch_size
         The batch size.
     names
@@ -185,9 +173,7 @@ class LazyTensorDict(PersistentTensorDict):
     file: Any
     _td_dim_names: Any = None
 
-    def __init__(
-        self, *, group: LazyGroup, batch_size: Sequence[int], names: list[str | None] | None, device: Any
-    ) -> None:
+    def __init__(self, *, group: Any, batch_size: Sequence[int], names: list[str | None] | None, device: Any) -> None:
         super().__init__(group=group, batch_size=batch_size, device=device, validate_batch_size=False)
         self.backend = "xarray"
         self._backend: Any = _ReadOnlyBackend()

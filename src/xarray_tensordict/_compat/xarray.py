@@ -178,17 +178,11 @@ def transpose_axes(variable: xr.Variable, order: list[int]) -> xr.Variable:
     return remade(variable, dims=[variable.dims[axis] for axis in order], data=data)
 
 
-def stored_positions(variable: xr.Variable, axis: int) -> range | np.ndarray[Any, Any] | None:
-    """Which positions along an axis of the stored array a lazy variable shows; None where that is not known.
+def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndarray[Any, Any]] | None:
+    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None where that is not known.
 
     It is not for what is in memory, and behind a selection of points.
     """
-    place = stored_place(variable, axis)
-    return None if place is None else place[1]
-
-
-def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndarray[Any, Any]] | None:
-    """Which axis of the stored array an axis of a lazy variable is, and its positions there; None as above."""
     found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
     data: Any = variable._data
     while not isinstance(data, BackendArray):

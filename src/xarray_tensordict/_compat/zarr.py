@@ -92,11 +92,26 @@ async def create_only(store: Store, key: str, content: bytes) -> None:
 
 def each_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
     """What a function gives for each item, all requests at once; where one fails it raises when none is on its way any more."""
-    found = _for_each(function, items, return_exceptions=True) if items else []
+    found = _tried_at_once(function, items)
     for each in found:
         if isinstance(each, BaseException):
             raise each
     return found
+
+
+def _tried_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T]) -> list[Any]:
+    """What a function gives or raises for each item; as many at once as zarr itself asks for."""
+
+    async def all_of_them() -> list[Any]:
+        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
+
+        async def one(item: T) -> Any:
+            async with limit:
+                return await function(item)
+
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    return sync(all_of_them()) if items else []
 
 
 def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
@@ -159,26 +174,9 @@ def group_from_zmetadata(source: Any, storage_options: dict[str, Any] | None) ->
     return zarr.Group(zarr.AsyncGroup._from_bytes_v2(path, own[0], own[1], buffer))
 
 
-def _for_each(
-    function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequence[T], *, return_exceptions: bool = False
-) -> list[Any]:
-    """Wait for what a function asks of zarr for each item; as many at once as zarr itself asks for."""
-
-    async def all_of_them() -> list[Any]:
-        limit = asyncio.Semaphore(zarr.config.get("async.concurrency") or 64)
-
-        async def one(item: T) -> Any:
-            async with limit:
-                return await function(item)
-
-        return await asyncio.gather(*map(one, items), return_exceptions=return_exceptions)
-
-    return sync(all_of_them())
-
-
 def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
     """The names of all members of some groups, which are asked at once."""
-    return [sorted(names.difference(METADATA_KEYS)) for names in _for_each(_listed, nodes)]
+    return [sorted(names.difference(METADATA_KEYS)) for names in each_at_once(_listed, nodes)]
 
 
 def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
@@ -189,7 +187,7 @@ def open_each(places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         return await node._async_group.getitem(name)
 
     with quiet(*ZARR_SAYS):
-        return [_as_sync(member) for member in _for_each(opened, places, return_exceptions=True)] if places else []
+        return [_as_sync(member) for member in _tried_at_once(opened, places)]
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -215,7 +213,7 @@ def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseExcepti
     async def read(array: zarr.Array[Any]) -> bytes:
         return np.asarray(await array._async_array.getitem(...)).tobytes()
 
-    return _for_each(read, arrays, return_exceptions=True) if arrays else []
+    return _tried_at_once(read, arrays)
 
 
 def unpickles(array: zarr.Array[Any]) -> bool:
@@ -326,7 +324,11 @@ def implicit_group(node: zarr.Group, name: str) -> zarr.Group | None:
     store = node.store
 
     async def holds_a_node(path: str, depth: int) -> bool:
-        async for child in store.list_dir(path):
+        try:
+            children = [child async for child in store.list_dir(path)]
+        except NotADirectoryError:  # fsspec lists a file as a folder that holds itself
+            return False
+        for child in children:
             inner = f"{path}/{child.rstrip('/')}"
             for document in ("zarr.json", ".zgroup", ".zarray"):
                 if await store.exists(f"{inner}/{document}"):

@@ -200,25 +200,26 @@ def _by_recorded_names(
     """Renamed dims are followed, reduced ones dropped; dims that are now in front are added in front."""
     names = [name for name in record.names or () if name is not None]
     sizes = sizes_of(ballot.arrays)
-    # a scalar of the name of a dim is what a selection leaves of it
-    selected = {info.key[-1] for info in ballot.arrays if not info.shape}
     then = record.in_front.union(names, *record.axes.values())
-    now = {dim: dim for dim in then if dim in sizes} | _followed(then - sizes.keys() - selected, record, ballot)
+    # a scalar of the name of a dim is what a selection leaves of it
+    gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
+    followed, unclear = _followed(gone, names, record, ballot)
+    now = {dim: dim for dim in then if dim in sizes} | followed
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    renamed = [name for name in lost if name not in selected and _may_be_renamed(name, new, record, ballot)]
+    renamed = [name for name in lost if name in unclear and new]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []
     if names and not kept:
         return None, warnings
     front = _dims_in_front([info for info in ballot.voters if set(kept) & set(info.dims)], kept, new, ballot)
     dims = front + kept
     reason = f"batch dims {names} are recorded in attrs['tensordict_batch_dims']"
-    followed = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
-    if followed:
-        reason += f"; {', '.join(followed)}"
+    renames = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
+    if renames:
+        reason += f"; {', '.join(renames)}"
     if lost:
         reason += f"; of them {lost} are no dims any more"
     if front:
@@ -231,27 +232,60 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(gone: Collection[str], record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
-    """What the dims of the record that are gone are called now: a variable has others in their place."""
-    found: dict[str, str] = {}
+def _followed(
+    gone: Collection[str], names: Collection[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], set[str]]:
+    """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
+
+    ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
+    has another dim in the place of the old one; after a reduction it has none there. One new dim for several that were all
+    chosen is the batch, whichever of them it was.
+    """
+    coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
+    arrays = {"/".join(info.key): [str(dim) for dim in info.dims] for info in ballot.arrays}
+    found = {dim: coordinates[dim] for dim in gone if dim in coordinates}
+    had: dict[str, list[bool]] = {dim: [] for dim in gone}
     for variable, before in record.axes.items():
-        after = next((info.dims for info in ballot.arrays if "/".join(info.key) == variable), ())
+        after = arrays.get(variable, [])
+        if not after:
+            continue
         old = [dim for dim in before if dim in gone]
-        new = [str(dim) for dim in after if dim not in before]
-        stayed = all(after.index(dim) == axis for axis, dim in enumerate(before) if dim in after)
-        if len(new) == 1:
-            found |= dict.fromkeys(old, new[0])  # one renamed dim, or several in a stack
-        elif len(old) == len(new) and stayed:
-            found |= dict(zip(old, new, strict=True))
-    return found
+        new = [dim for dim in after if dim not in before]
+        stacks = {found[dim] for dim in old if dim in found} - coordinates.keys()
+        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
+            # stacked without an index: into a dim that one of them has as its coordinate, or all of them were chosen
+            in_place = after.index(new[0]) == before.index(old[0])
+            chosen = len(old) > 1 and {*old} <= {*names} and (in_place or new[0] not in ballot.stops)
+            found = (dict.fromkeys(old, new[0]) if chosen or {*new} == stacks else {}) | found
+        left = [dim for dim in before if dim in after or (dim in gone and dim not in found)]
+        right = [dim for dim in after if dim in before or dim not in found.values()]
+        for olds, news in _places(left, right):
+            if len(olds) == len(news):
+                found = dict(zip(olds, news, strict=True)) | found
+        others = [dim for dim in right if dim not in before and dim not in found.values()]
+        for dim in old:
+            had[dim].append(bool(others))
+    return found, {dim for dim, with_others in had.items() if not with_others or any(with_others)}
 
 
-def _may_be_renamed(name: str, new: Collection[str], record: RecordedBatch, ballot: Ballot) -> bool:
-    """Whether a dim that is gone may have another name now: the variables that had it have a new dim that is no feature."""
-    had_it = [variable for variable, dims in record.axes.items() if name in dims]
-    now = [info for info in ballot.arrays if "/".join(info.key) in had_it]
-    dims = {dim for info in now for dim in info.dims} if now else set(new)
-    return any(dim in new and dim not in ballot.stops for dim in dims)
+def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
+    """The dims that are gone and those that are new, between each two dims that stayed.
+
+    Examples
+    --------
+    >>> _places(["time", "member", "lat"], ["run", "time", "m", "lat"])
+    [([], ['run']), (['member'], ['m']), ([], [])]
+    """
+    stayed = [dim for dim in before if dim in after]
+    if stayed != [dim for dim in after if dim in before]:
+        olds, news = ([dim for dim in some if dim not in stayed] for some in (before, after))
+        # transposed: of one that is gone and one that is new the places do not matter, of several nobody knows them
+        return [(olds, news)] if len(olds) == len(news) == 1 else [([dim], news * 2) for dim in olds]
+    found = []
+    for dim in stayed:
+        found.append((before[: before.index(dim)], after[: after.index(dim)]))
+        before, after = before[before.index(dim) + 1 :], after[after.index(dim) + 1 :]
+    return [*found, (before, after)]
 
 
 def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:

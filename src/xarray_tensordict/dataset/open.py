@@ -213,6 +213,9 @@ def _infer(
 ) -> Inference | None:
     """Infer the batch where the opening needs it; a flat store that names all its dims is left to ``ds.td``."""
     recorded = {key: group.recorded for key, group in groups.items() if group.recorded is not None}
+    if options.dims:
+        # the caller names the batch, too; names that are recorded have become those of the arrays already
+        recorded = {key: replace(batch, names=None) if batch.sizes else batch for key, batch in recorded.items()}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
     inside = (options.group or "").strip("/")
     if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or inside):

@@ -1,4 +1,7 @@
-"""Where a store is: whether two sources are one place, whatever objects, wrappers and ways of spelling name them."""
+"""Where a store is: whether two sources are one place, whatever objects, wrappers and ways of spelling name them.
+
+And which places a lazy Dataset reads from, so that none is overwritten while it is read.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ import numpy as np
 import xarray as xr
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, ZipStore
 
 from .._compat.xarray import data_of
+from .._compat.zarr import base_store
 
 _INNER = (
     "array",
@@ -71,9 +75,7 @@ def place_of(source: Any) -> Place:
         return _of_url(source)
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source))
-    while isinstance(source, WrapperStore):
-        source = source._store
-    return _of_store(source)
+    return _of_store(base_store(source))
 
 
 def overlap(one: Place, other: Place) -> bool:
@@ -149,18 +151,18 @@ class _Compared:
     """A store of another library: two are one if they are equal when both are for reading only."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.held = store
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Compared):
             return False
         try:
-            return bool(self._store.with_read_only(True) == other._store.with_read_only(True))
+            return bool(self.held.with_read_only(True) == other.held.with_read_only(True))
         except NotImplementedError:
-            return self._store == other._store
+            return self.held == other.held
 
     def __hash__(self) -> int:
-        return hash(type(self._store))
+        return hash(type(self.held))
 
 
 # -- where lazy values come from ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from .._compat.tensordict import entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
-from ..formats.registry import FORMATS, Source, describe_source, find_source, format_by_ending, is_url
+from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
 from ..quiet import quiet
 from ..tensors.reading import finish, read_together, tensor_dtype
 from ..testing import assert_same_tensordict
@@ -113,7 +113,11 @@ def open_writable(
 
     try:
         plan = plan_entries(ds, infer_dataset(ds))
-        reason = _why_not_the_store(source) or _why_not_the_plan(plan, ds) or _why_not_bare(bare, plan, source.is_path)
+        if source.is_path and is_url(source.value):
+            reason: str | None = "it is a URL, and writing to URLs is not supported here"
+        else:
+            reason = source.format.why_not_changed(source.value) or _why_not_the_plan(plan, ds)
+        reason = reason or _why_not_bare(bare, plan, close=source.is_path)
     finally:
         ds.close()
     if reason is not None:
@@ -122,12 +126,6 @@ def open_writable(
             f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
         )
     return bare("r+", device)
-
-
-def _why_not_the_store(source: Source) -> str | None:
-    if source.is_path and is_url(source.value):
-        return "it is a URL, and writing to URLs is not supported here"
-    return source.format.why_not_changed(source.value)
 
 
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
@@ -177,7 +175,7 @@ def _why_decoded(entry: Entry) -> str | None:
     return f"has a missing value that is decoded ({fills[0].tolist()})" if fills and kind in "biufc" else None
 
 
-def _why_not_bare(bare: Callable[[str], PersistentTensorDict], plan: Plan, close: bool) -> str | None:
+def _why_not_bare(bare: Callable[[str], PersistentTensorDict], plan: Plan, *, close: bool) -> str | None:
     """How what tensordict finds differs from the plan."""
     try:
         td = bare("r")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from .._compat.xarray import backend_array, stored_positions
+from .._compat.xarray import backend_array, stored_place
 from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS
 from .order import (
@@ -92,9 +92,10 @@ def _chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
     if variable.chunks is not None:
         return np.cumsum([0, *variable.chunks[axis]], dtype=np.int64)
     chunk = _stored_chunk(variable, axis)
-    positions = None if chunk is None else stored_positions(variable, axis)
-    if chunk is None or positions is None:
+    place = None if chunk is None else stored_place(variable, axis)
+    if chunk is None or place is None:
         return None
+    positions = place[1]
     if isinstance(positions, range) and positions.step == 1:
         inner = np.arange(chunk - positions.start % chunk, size, chunk, dtype=np.int64)
     else:

@@ -105,11 +105,11 @@ def read_variables(variables: Sequence[xr.Variable], names: Sequence[str]) -> li
     return read_all([of_variable(*each) for each in zip(variables, names, strict=True)])
 
 
-def of_variable(variable: xr.Variable, name: str) -> Read:
-    """The read of a variable by xarray or dask, into a numpy array."""
+def of_variable(variable: xr.Variable, name: str, how: Callable[[Any], Any] = read) -> Read:
+    """The read of a variable by xarray or dask, into a numpy array; `how` reads what dask does not hold."""
     if variable.chunks is not None:
         return Read(name, variable.nbytes, delayed=variable.data)
-    return Read(name, variable.nbytes, [partial(read, variable)])
+    return Read(name, variable.nbytes, [partial(how, variable)])
 
 
 def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool = True) -> Read:
@@ -201,8 +201,9 @@ def _request(entry: Entry, selection: Selection | None) -> Read:
     held = _held_axes(entry, selection)
     if _points_are_read(entry, selection):
         points = tuple(xr.Variable("points", selection.points[axis]) for axis in held)
-        return of_variable(entry.variable[points].transpose("points", ...), entry.name)
-    return of_variable(entry.variable[tuple(selection.outer[axis] for axis in held)], entry.name)
+        return of_variable(entry.variable[points].transpose("points", ...), entry.name, np.asarray)
+    # a lazy entry is past the cache, and what is in memory is copied in the end
+    return of_variable(entry.variable[tuple(selection.outer[axis] for axis in held)], entry.name, np.asarray)
 
 
 def _held_axes(entry: Entry, selection: Selection) -> list[int]:

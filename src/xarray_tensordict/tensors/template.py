@@ -17,7 +17,7 @@ import xarray as xr
 from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
-from ..warnings import StoredFormWarning, warn
+from ..warnings import LeftOutWarning, StoredFormWarning, warn
 from .non_tensor import Array, flatten, nested_shape, objects
 from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
 from .walking import Leaf, NonTensor
@@ -101,16 +101,20 @@ class Template:
         variable = self.variables.get(leaf.name)
         if variable is None or not isinstance(leaf.child, NonTensor):
             return
-        inner = [dim for dim in variable.dims if dim not in batch]
-        known = tuple(variable.sizes[dim] for dim in inner)
-        if leaf.child.stacked:
-            if inner and leaf.shape == tuple(sizes):
-                _shape_rows(
-                    leaf, tuple(size for dim, size in zip(variable.dims, variable.shape, strict=True) if dim in inner)
+        known = tuple(size for dim, size in zip(variable.dims, variable.shape, strict=True) if dim not in batch)
+        if leaf.child.stacked and known and leaf.shape == tuple(sizes):
+            rows = leaf.values.ravel().tolist()
+            shapes = {_outer_shape(row, known) for row in rows} or {known}
+            shape = shapes.pop()
+            if shape is not None and not shapes:
+                leaf.values = objects(
+                    (item for row in rows for item in flatten(row, len(known))), (*leaf.shape, *shape)
                 )
-        elif variable.ndim:
-            _shape_value(leaf, known)
-            if len(inner) < variable.ndim and leaf.values.ndim == len(inner):
+        elif not leaf.child.stacked and variable.ndim:
+            shape = _outer_shape(leaf.child.value, known)
+            if known and shape is not None:
+                leaf.values, leaf.encoding = objects(flatten(leaf.child.value, len(known)), shape), {}
+            if len(known) < variable.ndim and leaf.values.ndim == len(known):
                 leaf.values = np.broadcast_to(leaf.values, (*sizes, *leaf.shape))
                 leaf.batch_axes = len(sizes)
         leaf.values = _as_dtype(leaf.values, variable.dtype)
@@ -151,10 +155,10 @@ class Template:
 
     # -- what the tensordict does not carry ----------------------------------------------------------------------------
 
-    def unfit_coords(self, carried: Mapping[str, xr.Variable]) -> dict[str, tuple[str, int, int]]:
-        """Coordinates that the tensordict does not carry and that do not fit it: the dim, its size here and there."""
+    def warn_of_unfit_coords(self, carried: Mapping[str, xr.Variable]) -> None:
+        """Warn of coordinates that the tensordict does not carry and that do not fit it."""
         sizes = {dim: size for var in carried.values() for dim, size in zip(var.dims, var.shape, strict=True)}
-        found = {}
+        unfit = {}
         for name, variable in self.variables.items():
             together = self.ds.xindexes.get_all_coords(name, errors="ignore")
             # the tuples of a MultiIndex are there as its levels
@@ -162,8 +166,14 @@ class Template:
                 continue
             for dim, size in zip(variable.dims, variable.shape, strict=True):
                 if sizes.get(dim, size) != size:
-                    found[name] = str(dim), size, sizes[dim]
-        return found
+                    unfit[name] = dim, size, sizes[dim]
+        if unfit:
+            dim, there, here = next(iter(unfit.values()))
+            warn(
+                f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {there} there and {here} in "
+                f"the tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
+                LeftOutWarning,
+            )
 
     def restored(
         self,
@@ -233,25 +243,6 @@ class Template:
         """Sort names as the template has them, new ones behind."""
         place = {name: number for number, name in enumerate(self.variables)}
         return sorted(names, key=lambda name: place.get(name, len(place)))
-
-
-def _shape_rows(leaf: Leaf, known: tuple[int, ...]) -> None:
-    """Give rows that are lists axes of their own."""
-    rows = leaf.values.ravel().tolist()
-    shapes = {_outer_shape(row, known) for row in rows} or {known}
-    shape = shapes.pop()
-    if shape is not None and not shapes:
-        items = [item for row in rows for item in flatten(row, len(known))]
-        leaf.values = objects(items, (*leaf.shape, *shape))
-
-
-def _shape_value(leaf: Leaf, known: tuple[int, ...]) -> None:
-    """Make an array of a value that is a list."""
-    assert isinstance(leaf.child, NonTensor)
-    shape = _outer_shape(leaf.child.value, known)
-    if known and shape is not None:
-        leaf.values = objects(flatten(leaf.child.value, len(known)), shape)
-        leaf.encoding = {}
 
 
 def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:

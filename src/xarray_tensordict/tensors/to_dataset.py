@@ -16,7 +16,7 @@ from ..core.model import GroupBatch, Key
 from ..core.naming import Dims
 from ..dataset.record import read_record, set_record_if_needed
 from ..dataset.tensorclasses import class_path, note_classes
-from ..warnings import InferredBatchWarning, LeftOutWarning, warn
+from ..warnings import InferredBatchWarning, warn
 from .axis_names import DimsArgument, Namer
 from .template import Template
 from .walking import Leaf, NonTensor, TensorCollection, children, has_leaves, read_leaf, stack_conflict
@@ -208,7 +208,7 @@ def _assemble(
     carried = {"/".join(key): entry for key, entry in found.entries.items()}
     variables = {name: variable for name, (variable, _) in carried.items()}
     kept = template.restored(variables, found.batches, above or {}, groups)
-    _warn_of_unfit_coords(template.unfit_coords(variables))
+    template.warn_of_unfit_coords(variables)
     data: dict[str, xr.Variable] = {}
     coords: dict[Any, xr.Variable] = {}
     indexes: dict[Any, Any] = {}
@@ -229,16 +229,6 @@ def _assemble(
     ds = xr.Dataset(data, coords=xr.Coordinates(coords, indexes=indexes), attrs=attrs)
     note_classes(ds, found.classes)
     return ds
-
-
-def _warn_of_unfit_coords(unfit: Mapping[str, tuple[str, int, int]]) -> None:
-    if unfit:
-        dim, there, here = next(iter(unfit.values()))
-        warn(
-            f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {there} there and {here} in the "
-            f"tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
-            LeftOutWarning,
-        )
 
 
 def _add_dim_coord(

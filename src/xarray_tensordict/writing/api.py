@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
 
 from ..core.suggest import check_choice, there_are
-from .plan import Source, add_unlimited, source_of_dataset, source_of_tree
+from .plan import Source, WriteOptions, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
@@ -43,35 +43,20 @@ def to_h5(
     data: xr.Dataset | xr.DataTree,
     path: Any,
     *,
-    layout: Layout = "tensordict",
-    mode: str | None = None,
     group: str | None = None,
-    append_dim: Hashable | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    chunks: Mapping[str, int] | None = None,
     unlimited_dims: Iterable[str] = (),
-    compute: bool = True,
-    progress: bool = False,
+    **options: Any,
 ) -> Any:
     """Write an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
-    from ..formats.hdf5.write import Hdf5Options, create_file
+    from ..formats.hdf5.write import create_file
 
     source = _source_of(data)
-    check_choice("mode", mode, (None, "w", "w-", "x", "a"))
-    if append_dim is not None and mode not in {None, "a"}:
-        raise ValueError(f"append_dim={append_dim!r} goes with mode='a' or none, found mode={mode!r}")
+    asked = WriteOptions(**{**options, **_checked(source, options)})
+    check_choice("mode", asked.mode, (None, "w", "w-", "x", "a"))
+    if asked.append_dim is not None and asked.mode not in {None, "a"}:
+        raise ValueError(f"append_dim={asked.append_dim!r} goes with mode='a' or none, found mode={asked.mode!r}")
     add_unlimited(source, unlimited_dims)
-    checked = _checked(source, {"layout": layout, "encoding": encoding, "chunks": chunks})
-    return create_file(
-        source,
-        path,
-        Hdf5Options(**checked, progress=progress),
-        layout,
-        mode=mode,
-        prefix=tuple(part for part in (group or "").split("/") if part),
-        compute=compute,
-        append_dim=None if append_dim is None else str(append_dim),
-    )
+    return create_file(source, path, asked, tuple(part for part in (group or "").split("/") if part))
 
 
 def _source_of(data: xr.Dataset | xr.DataTree) -> Source:

@@ -293,6 +293,10 @@ def test_marks_of_another_version_are_no_error(path: Path) -> None:
     ds, incomplete = told(path)
     assert ds.sizes["time"] == ROWS
     assert not incomplete
+    rows(ROWS).td.to_h5(path, append_dim="time")
+    with h5py.File(path) as file:
+        assert "__xarray_tensordict_incomplete__" not in file.attrs
+        assert len(file["obs"]) == 2 * ROWS
 
 
 def test_a_delayed_append_goes_to_the_file_it_was_made_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,6 +198,16 @@ def test_two_appenders_lose_no_rows(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found["obs"], found["next/obs"])
 
 
+def test_a_local_folder_behind_fsspec_is_appended_to_and_other_files_in_it_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    pairs(0, 5).td.to_zarr(path)
+    (path / "README").write_text("what this is")
+    store = FsspecStore.from_url(f"file://{path}")
+    pairs(5, 2).td.to_zarr(store, append_dim="time")
+    assert xr.open_dataset(store, engine="tensordict")["next/obs"].values.tolist() == list(range(7))
+    assert not (path / transaction.LOCK).exists()
+
+
 @pytest.mark.slow
 def test_processes_that_append_lose_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"

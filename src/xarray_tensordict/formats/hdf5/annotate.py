@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
 
 from ...core.metadata import BATCH_ATTR
 from ..base import Annotations, check_records
-from .attrs import attached_scales, marker, write_label
+from .attrs import NON_COORD_PREFIX, attached_scales, marker, write_labels
 from .file import open_for_changes
 
 
@@ -22,32 +23,26 @@ def annotate_hdf5(source: Any, annotations: Annotations) -> None:
     group = (annotations.group or "").strip("/")
     root = source[group] if group else source
     check_records(root, annotations)
-    labels = [
-        (root["/".join(key)], axis, dim) for key, dims in annotations.dims.items() for axis, dim in enumerate(dims)
-    ]
-    for dataset, axis, dim in [label for label in labels if not _has_scale(*label)]:
-        write_label(dataset, axis, dim)
+    named = {root["/".join(key)]: dims for key, dims in annotations.dims.items()}
+    for dataset, dims in named.items():
+        _check_scales(dataset, dims)
+    for dataset, dims in named.items():
+        write_labels(dataset, dims)
     for key, record in annotations.records.items():
         node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):
             node.attrs[BATCH_ATTR] = json.dumps(record)
 
 
-def _has_scale(dataset: Any, axis: int, dim: str) -> bool:
-    """Whether a dimension scale names an axis so; readers ask it first.
-
-    Raises
-    ------
-    ValueError
-        Where it has another name: nothing was written then.
-    """
-    is_scale = marker(dataset, "CLASS") == "DIMENSION_SCALE"
-    scales = attached_scales(dataset, axis) or ([dataset] if is_scale and not axis else [])
-    names = [scale.name.rpartition("/")[2].removeprefix("_nc4_non_coord_") for scale in scales]
-    if names and dim not in names:
-        raise ValueError(
-            f"{dataset.file.filename}: axis {axis} of {dataset.name!r} was to be called {dim!r}, and the dimension scale "
-            f"{scales[-1].name!r} names it; rename the scale with h5py, file.move(...), or leave the axis out of dims=. Nothing was "
-            f"changed"
-        )
-    return bool(names)
+def _check_scales(dataset: h5py.Dataset, dims: Sequence[str]) -> None:
+    """Raise a ValueError where a dimension scale gives an axis another name: readers ask it first."""
+    for axis, dim in enumerate(dims):
+        is_scale = marker(dataset, "CLASS") == "DIMENSION_SCALE"
+        scales = attached_scales(dataset, axis) or ([dataset] if is_scale and not axis else [])
+        names = [scale.name.rpartition("/")[2].removeprefix(NON_COORD_PREFIX) for scale in scales]
+        if names and dim not in names:
+            raise ValueError(
+                f"{dataset.file.filename}: axis {axis} of {dataset.name!r} was to be called {dim!r}, and the dimension scale "
+                f"{scales[-1].name!r} names it; rename the scale with h5py, file.move(...), or leave the axis out of dims=. "
+                f"Nothing was changed"
+            )

@@ -35,10 +35,10 @@ from ...dataset.record import infer_dataset
 from ...writing.plan import Source
 from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
-from ...writing.streaming import read_now, streamed
+from ...writing.streaming import streamed
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes
 from .file import check_not_written
-from .output import Hdf5Output, Part, changed_in_place, store_blocks
+from .output import Hdf5Output, Part, changed_in_place, write_values
 from .read import Hdf5Store
 
 
@@ -55,24 +55,10 @@ class _Rows:
 
 @dataclass
 class _Append:
-    """What an append does to a group of a file, checked and encoded; nothing is written yet.
+    """What an append does to the group `base` of a file, checked and encoded; nothing is written yet.
 
-    Attributes
-    ----------
-    dim
-        The dim, as the Dataset calls it.
-    base
-        The group that is appended to.
-    where
-        How messages call it.
-    ds
-        What is there, as the engine shows it.
-    rows
-        Of datasets.
-    texts
-        Variables in the entry ``_unbatched``, whole.
-    batches
-        The batch of each group afterwards.
+    `ds` is what is there, `texts` are variables in the entry ``_unbatched``, whole, and `batches` those of the groups
+    afterwards.
     """
 
     dim: str
@@ -198,11 +184,7 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
         scale.resize((size,))
     for rows in append.rows:
         rows.dataset.resize(rows.after)
-    for part, values in targets:
-        if values.chunks is None and 0 not in values.shape:
-            part[tuple(slice(0, size) for size in values.shape)] = read_now(values)
-    held = [(part, values.data) for part, values in targets if values.chunks is not None]
-    store_blocks([data for _, data in held], [part for part, _ in held], progress=progress)
+    write_values(targets, progress=progress)
     output.flush()
     if append.texts:
         content = json.loads(base[UNBATCHED_NAME][()])
@@ -243,6 +225,7 @@ def _take_back(output: Hdf5Output) -> None:
     if INCOMPLETE_ATTR not in file.attrs:
         return
     for path, shape in (append_mark(file) or {"before": {}})["before"].items():
-        file[path].resize(tuple(shape))
+        if path in file:
+            file[path].resize(tuple(shape))
     del file.attrs[INCOMPLETE_ATTR]
     output.flush()

@@ -407,17 +407,19 @@ def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
     return [dataset.file[reference] for reference in lists[axis] if reference]
 
 
-def write_label(dataset: Any, axis: int, name: str) -> None:
-    """Name an axis.
+def write_labels(dataset: Any, names: Iterable[str]) -> None:
+    """Name the axes that have no dimension scale, in place of the labels that they may have.
 
     Raises
     ------
     ValueError
         Where the attribute of the labels is there and holds none.
     """
-    if _has(dataset, b"DIMENSION_LABELS") and _labels(dataset) is None:
+    if _labels(dataset) is None and _has(dataset, b"DIMENSION_LABELS"):
         raise ValueError(
             f"{dataset.file.filename}: {dataset.name!r} has an attribute DIMENSION_LABELS that is no list of "
             f"{dataset.ndim} names; delete it with h5py (del file[{dataset.name!r}].attrs['DIMENSION_LABELS']), and try again"
         )
-    dataset.dims[axis].label = name
+    for axis, name in enumerate(names):
+        if not attached_scales(dataset, axis):
+            dataset.dims[axis].label = name

@@ -203,23 +203,21 @@ class Hdf5Source:
     def _reopen_after_fork(self) -> None:
         self._pid = os.getpid()
         # a caller's own handle stays: HDF5 would give the same one again, and the caller may have opened it for writing
-        if self._path is not None and not isinstance(self._manager, DummyFileManager):
+        if isinstance(self._manager, CachingFileManager):
             # the parent's handle is kept, not closed: closing it here would release the parent's lock on the file
             self._inherited = self._manager
-            self._manager = CachingFileManager(h5py.File, self._path, mode="r")
+            self._manager = CachingFileManager(h5py.File, str(self._path), mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_inherited": None, "state": OpenFile()}
         del state["_pid"]
-        if isinstance(self._manager, CachingFileManager):
-            return state
-        if self._path is not None:
+        if isinstance(self._manager, DummyFileManager):
+            if self._path is None:
+                raise TypeError(
+                    f"an array of {self.description} cannot be pickled: the file is in memory or behind a file object, and "
+                    f"another process cannot open it. Open the file by its path."
+                )
             state["_manager"] = CachingFileManager(h5py.File, self._path, mode="r")
-        elif isinstance(self._manager, DummyFileManager):
-            raise TypeError(
-                f"an array of {self.description} cannot be pickled: the file is in memory or behind a file object, and "
-                f"another process cannot open it. Open the file by its path."
-            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -271,12 +269,15 @@ def _open_file_object(file: BinaryIO, description: str) -> Hdf5Source:
         _check_signature(file, description)
     finally:
         file.seek(position)
+    path = _path_of(file)
+    if path is not None:  # a forked or spawned process must not share its position with this one
+        return _open_path(path)
     try:
         with _lock:
             manager = PickleableFileManager(h5py.File, file, mode="r")
     except OSError as err:
         raise _cannot_open(description, err) from err
-    return Hdf5Source(manager, description, _path_of(file))
+    return Hdf5Source(manager, description)
 
 
 def _borrow(group: Any) -> Hdf5Source:
@@ -291,10 +292,7 @@ def _borrow(group: Any) -> Hdf5Source:
 
 
 def _path_of(file: Any) -> str | None:
-    """The path of an open file of the operating system, if it is still that file.
-
-    A forked or spawned process must not share its position with this one.
-    """
+    """The path of an open file of the operating system, if it is still that file."""
     with suppress(AttributeError, OSError, ValueError):
         name = file.name
         if isinstance(name, str) and os.path.samestat(os.fstat(file.fileno()), os.stat(name)):

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from xarray.backends.common import BackendArray
 
-from ..fingerprint import Fingerprint, coding_of, replaced
+from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
 from .attrs import read_attributes
@@ -90,10 +90,13 @@ class OpenedDataset:
             finally:  # HDF5 may raise something else for the same reason
                 self.source.check_size()
                 for path, size in self.parts:
-                    found = os.path.getsize(path) if os.path.exists(path) else None
-                    if found is None or found < size:
-                        what = "no such file" if found is None else f"{found} bytes"
-                        raise replaced(f"{self.where}, a part of it in {path}", f"{size} bytes", what)
+                    if not os.path.exists(path):
+                        raise RemovedError(
+                            f"{self.where}: {path}, which holds a part of it, is not there any more, and HDF5 would give the "
+                            f"fill value in its place. Restore it, or leave the variable out with drop_variables=[...]"
+                        )
+                    if os.path.getsize(path) < size:
+                        raise replaced(f"{self.where}: {path}", f"{size} bytes", f"{os.path.getsize(path)}")
 
     def _found(self, base: Any) -> Any:
         state = self.source.state

@@ -145,7 +145,7 @@ class Part:
         if 0 in values.shape:
             return 0
         known = np.empty(0, object) if values.chunks is not None else read(values)
-        return _bytes_of(self._dataset, self._moved(tuple(slice(0, size) for size in values.shape)), known)
+        return _bytes_of(self._dataset, self._moved(_whole(values.shape)), known)
 
     def _moved(self, region: Region) -> Region:
         moved = zip(region, self._starts, strict=True)
@@ -165,7 +165,28 @@ class Part:
             values = values.astype(np.dtype(dataset.dtype.str)).astype(dataset.dtype)
         elif values.dtype.kind in "UT" and dataset.dtype.kind == "O":
             values = values.astype(object)
-        dataset[where] = values
+        try:
+            dataset[where] = values
+        except ValueError as error:
+            if "NULL" not in str(error):
+                raise
+            raise ValueError(
+                f"variable {dataset.name[1:]!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
+                f"ds.td.to_zarr(), or remove the character"
+            ) from error
+
+
+def _whole(shape: tuple[int, ...]) -> Region:
+    return tuple(slice(0, size) for size in shape)
+
+
+def write_values(parts: Sequence[tuple[Part, xr.Variable]], *, progress: bool = False) -> None:
+    """Write variables to their places: what is in memory or lazy first, then all that dask holds as one graph."""
+    for part, variable in parts:
+        if variable.chunks is None and 0 not in variable.shape:
+            part[_whole(variable.shape)] = read(variable)
+    held = [(part, variable.data) for part, variable in parts if variable.chunks is not None]
+    store_blocks([data for _, data in held], [part for part, _ in held], progress=progress)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -38,16 +38,8 @@ _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a
 class _Node:
     """A group, or records shown as one, found by following names from the opened group.
 
-    Attributes
-    ----------
-    obj
-        The h5py group, or the dataset of the records.
-    chain
-        The groups that enclose it (and itself, if it is one), the root of the file first.
-    path
-        Its names in the file, from the group that was opened.
-    fields
-        The record fields that lead to it, if it is in a dataset.
+    `chain` are the groups that enclose it (and itself, if it is one), the root of the file first; `path` its names from the
+    group that was opened; `fields` the record fields that lead to it, if it is in the dataset `obj`.
     """
 
     obj: Any

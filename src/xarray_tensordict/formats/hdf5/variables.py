@@ -251,6 +251,8 @@ def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] |
     attrs = {NON_TENSOR_ATTR: mark}
     try:
         found = dataset[()]
+        if isinstance(found, np.ndarray) and found.dtype.kind not in "iu":
+            raise ValueError(f"it holds {found.dtype}")
         payload = found.astype(np.uint8).tobytes() if isinstance(found, np.ndarray) else bytes(found)
         if is_pickled(attrs) and not isinstance(found, np.ndarray):
             payload = base64.b64decode(payload)

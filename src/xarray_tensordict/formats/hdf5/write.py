@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -21,20 +20,28 @@ import numpy as np
 import xarray as xr
 from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import NetcdfWriter, data_of, past_cache
+from ..._compat.xarray import NetcdfWriter, data_of
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
 from ...core.objects import to_json
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
-from ...writing.plan import GroupPlan, Source, WritePlan, plan_added, plan_write, stream_source, unbatched_object
+from ...writing.plan import (
+    GroupPlan,
+    Source,
+    WriteOptions,
+    WritePlan,
+    plan_added,
+    plan_write,
+    stream_source,
+    unbatched_object,
+)
 from ...writing.running import distributed_client
-from ...writing.stored_form import Layout, Stored, storage_chunks
-from ...writing.streaming import read_now
+from ...writing.stored_form import Stored, storage_chunks
 from .append import append_rows, check_rows
 from .attrs import stored_attrs
 from .file import check_not_written
-from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, written_beside
+from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, write_values, written_beside
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
@@ -44,49 +51,16 @@ _KEPT = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compressi
 """What a new dataset takes over from the one that a variable was read from."""
 
 
-@dataclass(frozen=True)
-class Hdf5Options:
-    """What the caller says about the arrays.
-
-    Attributes
-    ----------
-    encoding
-        By the names of the Dataset: h5netcdf's words, or h5py's.
-    chunks
-        Sizes by dim.
-    progress
-        Show a bar while dask computes.
-    """
-
-    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    chunks: Mapping[str, int] = field(default_factory=dict)
-    progress: bool = False
-
-
-def create_file(
-    source: Source,
-    path: Any,
-    options: Hdf5Options,
-    layout: Layout,
-    *,
-    mode: str | None,
-    prefix: Key,
-    compute: bool,
-    append_dim: str | None = None,
-) -> Any:
+def create_file(source: Source, path: Any, options: WriteOptions, prefix: Key) -> Any:
     """Write an HDF5 file.
 
     Parameters
     ----------
-    mode
-        "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file, where
-        that is the root.
+    options
+        Mode "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file,
+        where that is the root. Without ``compute`` everything is checked now, and a ``Delayed`` that writes is returned.
     prefix
         The group that becomes the root.
-    compute
-        False: check everything now, and return a ``Delayed`` that writes.
-    append_dim
-        Append along this dim, to the rows that are there.
 
     Raises
     ------
@@ -95,36 +69,8 @@ def create_file(
     ValueError
         Where there is a folder, or a file that is no HDF5 file; where this process has the file open for writing.
     """
-    stream_source(source)
-    write: Callable[[], None]
-    if hasattr(path, "write") and hasattr(path, "seek"):
-        write = partial(_into_object, _planned(source, layout, options), path, prefix, options)
-        return _run(write, compute=compute)
-    target = _target(path)
-    check_target(target, mode)
-    if append_dim is not None:
-        if not compute:
-            check_rows(source, target, prefix, append_dim)
-        write = partial(append_rows, source, target, prefix, append_dim, progress=options.progress)
-        return _run(write, compute=compute)
-    check_not_written(target)
-    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
-    plan = _planned(source, layout, options, target if copied and mode == "a" else None, prefix)
-
-    def write_file() -> None:
-        # netCDF-4 wants members in the order in which they were made
-        order = {"track_order": True} if layout == "xarray" else {}
-        exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
-        with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
-            if copied and mode is None:
-                _remove_group(output.file, prefix, target)
-            _write_plan(plan, output, prefix, options, new=not copied)
-
-    return _run(write_file, compute=compute)
-
-
-def _run(write: Callable[[], None], *, compute: bool) -> Any:
-    if compute:
+    write = _prepared(source, path, options, prefix)
+    if options.compute:
         write()
         return None
     if distributed_client() is not None:
@@ -132,6 +78,34 @@ def _run(write: Callable[[], None], *, compute: bool) -> Any:
     from dask.delayed import delayed
 
     return delayed(write, pure=False)()
+
+
+def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> Callable[[], None]:
+    """What writes, after all checks."""
+    stream_source(source)
+    if hasattr(path, "write") and hasattr(path, "seek"):
+        return partial(_into_object, _planned(source, options), path, prefix, options)
+    target, mode = _target(path), options.mode
+    check_target(target, mode)
+    if options.append_dim is not None:
+        dim = str(options.append_dim)
+        if not options.compute:
+            check_rows(source, target, prefix, dim)
+        return partial(append_rows, source, target, prefix, dim, progress=options.progress)
+    check_not_written(target)
+    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
+    plan = _planned(source, options, target if copied and mode == "a" else None, prefix)
+
+    def write_file() -> None:
+        # netCDF-4 wants members in the order in which they were made
+        order = {"track_order": True} if options.layout == "xarray" else {}
+        exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
+        with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
+            if copied and mode is None:
+                _remove_group(output.file, prefix, target)
+            _write_plan(plan, output, prefix, options, new=not copied)
+
+    return write_file
 
 
 def _target(path: Any) -> Path:
@@ -165,9 +139,7 @@ def check_target(target: Path, mode: str | None) -> None:
         )
 
 
-def _planned(
-    source: Source, layout: Layout, options: Hdf5Options, added_to: Path | None = None, prefix: Key = ()
-) -> WritePlan:
+def _planned(source: Source, options: WriteOptions, added_to: Path | None = None, prefix: Key = ()) -> WritePlan:
     """The plan for a new file, or for variables that are added to a group of one, whose batch stays as it is.
 
     Raises
@@ -184,12 +156,12 @@ def _planned(
                 is_marked = BATCH_ATTR in file["/" + "/".join(prefix)].attrs
                 store = Hdf5Store.open(added_to, root="/".join(prefix))
     if store is None:
-        plan = plan_write(source, layout, "hdf5", encoding=options.encoding)
+        plan = plan_write(source, options.layout, "hdf5", encoding=options.encoding)
     else:
         try:
             old = open_flat(store, OpenOptions(nested=True))
             names = [str(name) for name in source.flat.variables]
-            plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5", options.encoding)
+            plan = plan_added(source, old, infer_dataset(old), names, options.layout, "hdf5", options.encoding)
             growing = old.encoding.get("unlimited_dims", ())
             for group in plan.groups.values():
                 group.node.unlimited |= {
@@ -221,7 +193,7 @@ def _remove_group(file: h5py.File, prefix: Key, target: Path) -> None:
         del file[path]
 
 
-def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options) -> None:
+def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: WriteOptions) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.h5"
         with opened_file(path, "w", getattr(stream, "name", None) or repr(stream)) as output:
@@ -235,7 +207,7 @@ def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: Hdf5Options
                     block = block[len(block) if taken is None else taken :]
 
 
-def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions, *, new: bool) -> None:
     if plan.layout == "xarray":
         _write_netcdf(plan, output, prefix, options, new=new)
     else:
@@ -248,34 +220,33 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5O
 # -- layout="tensordict" -----------------------------------------------------------------------------------------------
 
 
-def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options) -> None:
+def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions) -> None:
     """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
-    pending: list[tuple[Any, Part]] = []
+    parts: list[tuple[Part, xr.Variable]] = []
     for key, group in plan.groups.items():
         node = output.file.require_group("/" + "/".join((*prefix, *key)))
         node.attrs.update(stored_attrs(group.attrs or {}, {}, "the group"))
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
-            pending += _write(output, node, name, stored, group, _dataset_options(name, stored, group, options))
+            keywords = _dataset_options(name, stored, group, options)
+            if stored.form == "json" and not stored.variable.ndim:
+                _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
+            else:
+                parts.append(_created(output, node, name, stored, group, keywords))
     if plan.unbatched:
         root = output.file.require_group("/" + "/".join(prefix))
         there = root.get(UNBATCHED_NAME)
         content = (json.loads(there[()]) if there is not None else {}) | unbatched_object(plan)
         root.pop(UNBATCHED_NAME, None)
         _write_text(output, root, UNBATCHED_NAME, content, {}, {})
-    store_blocks([data for data, _ in pending], [part for _, part in pending], progress=options.progress)
+    write_values(parts, progress=options.progress)
 
 
-def _write(
+def _created(
     output: Hdf5Output, node: h5py.Group, name: str, stored: Stored, group: GroupPlan, options: dict[str, Any]
-) -> list[tuple[Any, Part]]:
-    """Write one variable; what dask holds is returned, with its place."""
-    sizes = tuple(group.batch_record["batch_size"]) if group.batch_record is not None else ()
-    full = group.node.names[name]
-    if stored.form == "json" and not stored.variable.ndim:
-        _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
-        return []
+) -> tuple[Part, xr.Variable]:
+    """Create the dataset of a variable; what is to be written to it comes with its place."""
     variable, dtype = _for_h5py(stored)
     dtype = np.dtype(options.pop("dtype", dtype))
     unlimited = group.node.unlimited
@@ -287,7 +258,9 @@ def _write(
     try:
         dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
     except (ValueError, TypeError, OSError) as error:
-        raise type(error)(f"variable {full!r}: HDF5 cannot store {dtype} with {options} ({error})") from error
+        raise type(error)(
+            f"variable {group.node.names[name]!r}: HDF5 cannot store {dtype} with {options} ({error})"
+        ) from error
     record = dict(stored.record)
     if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
         record["bytes"] = True
@@ -295,25 +268,12 @@ def _write(
     for axis, dim in enumerate(variable.dims):
         dataset.dims[axis].label = str(dim)
     if stored.stack:
-        dataset.attrs[STACK_ATTR] = list(sizes)
-    if 0 in variable.shape:
-        return []
-    if variable.chunks is not None:
-        return [(variable.data, Part(output, dataset))]
-    try:
-        Part(output, dataset)[tuple(slice(0, size) for size in variable.shape)] = past_cache(variable).values
-    except ValueError as error:
-        if "NULL" not in str(error):
-            raise
-        raise ValueError(
-            f"variable {full!r} holds a string with a NUL character, which HDF5 cannot hold; write it with "
-            f"ds.td.to_zarr(), or remove the character"
-        ) from error
-    return []
+        dataset.attrs[STACK_ATTR] = list(group.batch_record["batch_size"]) if group.batch_record is not None else []
+    return Part(output, dataset), variable
 
 
 def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
-    """The variable with values that h5py takes, and the dtype of the dataset."""
+    """The variable, and the dtype of its dataset."""
     variable = stored.variable
     if stored.form == "json":
         values = np.array(stored.payload)
@@ -321,10 +281,7 @@ def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
     if stored.form == "ragged":
         first = next((row for row in variable.values.flat if isinstance(row, np.ndarray)), np.empty(0))
         return variable, h5py.vlen_dtype(first.dtype)
-    if variable.dtype.kind in "UTO":
-        data: Any = variable.data.astype(object) if variable.chunks is not None else read_now(variable).astype(object)
-        return xr.Variable(variable.dims, data, fastpath=True), h5py.string_dtype()
-    return variable, variable.dtype
+    return variable, h5py.string_dtype() if variable.dtype.kind in "UTO" else variable.dtype
 
 
 def _write_text(
@@ -345,7 +302,7 @@ def _write_text(
 # -- how a dataset is stored -------------------------------------------------------------------------------------------
 
 
-def _encoding_of(variable: xr.Variable, options: Hdf5Options, unlimited: frozenset[str]) -> dict[str, Any]:
+def _encoding_of(variable: xr.Variable, options: WriteOptions, unlimited: frozenset[str]) -> dict[str, Any]:
     """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
     if not variable.ndim:
         return {}
@@ -377,7 +334,7 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
     )
 
 
-def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5Options) -> dict[str, Any]:
+def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: WriteOptions) -> dict[str, Any]:
     """The arguments of ``create_dataset``, from an encoding in the words of netCDF4 or of h5py."""
     asked = options.encoding.get(group.node.names[name], {})
     unknown = sorted(set(asked) - _KNOWN)
@@ -405,7 +362,7 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Hdf5O
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
 
 
-def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf5Options, *, new: bool) -> None:
+def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions, *, new: bool) -> None:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     with NetcdfWriter(output.file, output.room_for, new=new) as writer:
         for key, group in plan.groups.items():
@@ -421,7 +378,7 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Hdf
         store_blocks(writer.sources, writer.targets, progress=options.progress)
 
 
-def _netcdf_dataset(group: GroupPlan, options: Hdf5Options) -> xr.Dataset:
+def _netcdf_dataset(group: GroupPlan, options: WriteOptions) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
         attrs = stored_attrs(stored.variable.attrs, stored.record, name, netcdf=True)

@@ -169,6 +169,7 @@ class Change:
         self.staged.document(key)
         self.staged.documents.setdefault(key, self.staged.found[key])  # which is committed without the mark
         marking = Change(self.target, self.zarr_format)
+        marking.staged.found = self.staged.found  # documents are read once
         mark = {"kind": "overwrite", "arrays": sorted(self.overwritten)}
         marking.set_attrs(self.path, **{INCOMPLETE_ATTR: mark})
         marking.finish()

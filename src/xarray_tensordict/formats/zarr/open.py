@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import zarr
@@ -33,6 +35,9 @@ from ..._compat.zarr import (
     METADATA_KEYS,
     DocumentParser,
     ForkSafeZipStore,
+    base_store,
+    each_at_once,
+    get_bytes,
     group_from_zmetadata,
     implicit_group,
     list_members,
@@ -41,6 +46,7 @@ from ..._compat.zarr import (
     root_as_codes,
     unwrapped,
 )
+from ...core.metadata import COMMIT_ATTR
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
 from ..base import StoreOptions
@@ -129,7 +135,9 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
     with client_errors(source, description), quiet(*ZARR_SAYS):
         node, torch_dtype = _open(request)
         node = _at_absolute_path(node)
-        return Opened(as_committed(node) if isinstance(node, zarr.Group) else node, owns, torch_dtype)
+        if isinstance(node, zarr.Group) and COMMIT_ATTR in node.attrs:
+            node = as_committed(node)
+        return Opened(node, owns, torch_dtype)
 
 
 def _at_absolute_path(node: Node) -> Node:
@@ -250,6 +258,36 @@ def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
             f"{there_are('/' + '/'.join(parts), there, 'the groups there are')}"
         )
     return node
+
+
+def state_of(source: Any) -> Any:
+    """What changes with each commit to a store that is read document by document; None where that is not asked for.
+
+    Whoever reads several documents compares it before and afterwards.
+
+    Parameters
+    ----------
+    source
+        A path, a store, or a group that is already open.
+    """
+    if isinstance(source, str | os.PathLike):
+        text = os.fsdecode(source)
+        base: Any = None if "://" in text else LocalStore(text)
+    else:
+        base = base_store(source)
+    if isinstance(base, LocalStore):
+        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
+    if isinstance(base, MemoryStore):
+        return tuple(each_at_once(partial(get_bytes, base), ("zarr.json", ".zattrs", ".zmetadata")))
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

@@ -39,8 +39,7 @@ from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
 from .local import ChunkFiles, Guard, GuardedArray, as_raw
-from .open import Node, Opened, child, is_remote, open_members, open_node
-from .transaction import state_of
+from .open import Node, Opened, child, is_remote, open_members, open_node, state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]

@@ -21,7 +21,7 @@ from typing import Any, Self
 import filelock
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, WrapperStore
+from zarr.storage import LocalStore, WrapperStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
@@ -427,33 +427,3 @@ def taken(store: Store, where: str, root: str = "", *, wait: float | None = None
         yield held
     finally:
         held.release()
-
-
-def state_of(source: Any) -> Any:
-    """What changes with each commit to a store that is read document by document; None where that is not asked for.
-
-    Whoever reads several documents compares it before and afterwards.
-
-    Parameters
-    ----------
-    source
-        A path, a store, or a group that is already open.
-    """
-    if isinstance(source, str | os.PathLike):
-        text = os.fsdecode(source)
-        base: Any = None if "://" in text else LocalStore(text)
-    else:
-        base = base_store(source)
-    if isinstance(base, LocalStore):
-        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
-    if isinstance(base, MemoryStore):
-        return tuple(_read(base, ("zarr.json", ".zattrs", ".zmetadata")).values())
-    return None
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
