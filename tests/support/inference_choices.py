@@ -148,6 +148,7 @@ RECORDED = [
     Choice("a size that only a group below has", [raw("x", 4, 2), raw("y", 4), raw("g/z", 9, 3)], recorded=sized(9)),
     Choice("a size of named arrays in a group", [var("g/x", t=6, f=3)], recorded=sized(6)),
     Choice("a choice of a dim in a group", [var("a", t=6), var("g/x", q=6, f=2)], recorded=chosen("q")),
+    Choice("two sizes that most arrays contradict", [raw("x", 4, 2), raw("y", 4, 2), raw("m", 3)], recorded=sized(9, 9)),
     Choice("a size of nothing", [], recorded=sized(6)),
     Choice("a size in a group", [raw("g/x", 6, 3), raw("g/odd", 4)], recorded={("g",): RecordedBatch((6,), ("t",))}),
     Choice("a size in a group that its arrays contradict", [raw("g/x", 6, 3), raw("g/y", 6)], recorded={("g",): RecordedBatch((7,), None)}),

@@ -334,6 +334,16 @@ FIRST_DIM = [
         NAMED,
         unbatched="b",
     ),
+    *[
+        Row(
+            f"{count} arrays over dims of their own",
+            [named(f"a{n}", (f"p{n}", "f"), (4 + n, 3)) for n in range(count)],
+            [],
+            "none leads half of the numbers",
+            NONE,
+        )
+        for count in (4, 5)
+    ],
     Row(
         "the numbers of unnamed arrays do not count against a name",
         [var("a", run=5, f=2), var("b", lat=6), raw("w", 7, 1)],
