@@ -675,6 +675,8 @@ SHAPES = [
         "a group of nothing but text", SHAPE, groups={"t": (7,)}),
     Row("a table of text beside numbers", [raw("t/a", 7, kind="string"), raw("t/b", 7, kind="string"), raw("n/x", 9, 2), raw("n/y", 9)],
         [(None, 9)], "text does not vote", SHAPE, groups={"n": (9,)}, unbatched="t/a t/b"),
+    Row("a table of text with names that this package gave", [var("a", kind="string", batch_0=7), var("b", kind="string", batch_0=7)],
+        [("batch_0", 7)], "its names say no more than shapes", SHAPE, other_case=False),
     Row("a table of text with names", [var("a", kind="string", row=7), var("b", kind="string", row=7)], [], "names are not shapes", NONE),
     Row("a named second axis", [named("a", (None, "f"), (6, 3)), named("b", (None,), (6,))], [(None, 6)],
         "the first axes have no names", SHAPE),

@@ -219,7 +219,7 @@ def _longer_batches(groups: Iterable[Group]) -> dict[str | None, dict[tuple[str 
         if len(group.alone.dims) > 1 and None not in group.alone.dims:
             found.setdefault(group.alone.dims, group.name)
     by_first: dict[str | None, dict[tuple[str | None, ...], str]] = {}
-    for dims in sorted(found, key=len, reverse=True):
+    for dims in sorted(found, reverse=True):  # of two that start alike, the longer comes first
         by_first.setdefault(dims[0], {})[dims] = found[dims]
     return by_first
 
