@@ -538,6 +538,22 @@ FEATURES = [
         NAMED,
         other_case=False,
     ),
+    Row(
+        "dim_5 of size 6 in the first of two arrays",
+        [var("a", dim_5=6, f=3), var("b", dim_5=2)],
+        [("dim_5", 6)],
+        "it is longer than its number somewhere",
+        NAMED,
+        either="b",
+        other_case=False,
+    ),
+    Row(
+        "g.lat is a feature dim",
+        [named("a", ("g.lat", "f"), (4, 3)), named("b", ("g.lat",), (4,))],
+        [],
+        "lat of a group g",
+        NONE,
+    ),
     Row("dim_5_1 of size 5", [var("a", dim_5_1=5, f=3), var("b", dim_5_1=5)], [], "made up", NONE, other_case=False),
     *[
         Row(
