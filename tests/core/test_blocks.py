@@ -85,6 +85,7 @@ def test_preferred_chunks_differ_from_what_is_stored():
     renamed = chunks.renamed({"t": "time"})
     assert type(renamed) is PreferredChunks
     assert (renamed, renamed.stored) == ({"time": 8}, {"time": 4, "x": 2})
+    assert PreferredChunks({"t": 8, "x": 2}, {}).renamed({"t": "time"}) == {"time": 8, "x": 2}
 
 
 def extent(shape, pieces=None, *, itemsize=1, dims="tyx", **more):
@@ -102,6 +103,8 @@ def test_arrays_without_chunks_share_their_rows():
     assert (rows.get("t"), type(rows)) == (None, PreferredChunks)
     assert preferred_chunks([extent((10**6, 1024)), extent((9, 4096))])[0] == {"t": READ_BYTES // 1024, "y": 1024}
     assert preferred_chunks([extent(())]) == [{}]
+    wide_first = preferred_chunks([extent((10**6, 4096)), extent((10**6, 1024))])
+    assert [each["t"] for each in wide_first] == [READ_BYTES // 4096] * 2
 
 
 def test_rows_beside_chunks_are_whole_chunks():

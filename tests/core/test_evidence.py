@@ -22,6 +22,7 @@ from inference_choices import CHOICES
 from inference_rows import coord, named, raw, var
 from inference_stores import STORES
 from xarray_tensordict.core.inference import Inference, infer_batch, may_have_more
+from xarray_tensordict.core.model import RecordedBatch
 from xarray_tensordict.core.voting import referenced_names
 
 FILE = Path(__file__).parent.parent / "data" / "inference_evidence.json"
@@ -118,6 +119,20 @@ def test_a_group_beside_is_asked_only_where_it_could_have_more():
         [var("m", lat=3, lon=4)],
     ):
         assert not may_have_more(infer_batch(arrays), arrays)
+
+
+def test_only_the_data_of_the_root_say_whether_a_group_beside_is_asked():
+    one = var("th", chain=2, draw=5, s=3)
+    for other in (
+        var("g/x", chain=2, f=3),
+        coord("c", chain=2, f=3),
+        var("name", kind="string", chain=2, f=3),
+        var("m", row=4, chain=2, f=3),
+    ):
+        assert may_have_more(infer_batch([one]), [one, other])
+    assert may_have_more(infer_batch([one]), [one, var("mu", chain=2, draw=5, q=4)])
+    assert not may_have_more(infer_batch([one], given="chain"), [one])
+    assert not may_have_more(infer_batch([one], recorded={(): RecordedBatch((2,), None)}), [one])
 
 
 def test_cf_attributes_refer_to_variables_by_name():

@@ -45,6 +45,9 @@ def test_nanoseconds_are_a_view():
     assert (found.tolist(), lost) == ([86400 * 10**9, NAT], None)
     generic = np.array([NAT], "m8")
     assert to_nanoseconds(generic)[0].tolist() == [NAT]
+    counted = np.array([5, 7], "m8")
+    assert to_nanoseconds(counted)[0].tolist() == [5, 7]
+    assert np.shares_memory(to_nanoseconds(counted)[0], counted)
 
 
 def test_another_byte_order():

@@ -334,6 +334,16 @@ FIRST_DIM = [
         NAMED,
         unbatched="b",
     ),
+    *[
+        Row(
+            f"{count} arrays over dims of their own",
+            [named(f"a{n}", (f"p{n}", "f"), (4 + n, 3)) for n in range(count)],
+            [],
+            "none leads half of the numbers",
+            NONE,
+        )
+        for count in (4, 5)
+    ],
     Row(
         "the numbers of unnamed arrays do not count against a name",
         [var("a", run=5, f=2), var("b", lat=6), raw("w", 7, 1)],
@@ -349,6 +359,14 @@ FIRST_DIM = [
         "one unnamed array has no majority of two",
         NAMED,
         unbatched="w",
+    ),
+    Row(
+        "a dim that could be the batch comes second before a time that could not",
+        [var("a", time=4, p=2, q=2), var("b", date=3), var("c", run=9, f=3)],
+        [("time", 4)],
+        "the highest rank; run leads more numbers, date is a time of neither",
+        NAMED,
+        unbatched="b c",
     ),
     Row(
         "a marked dim before an unlimited one",
@@ -401,6 +419,29 @@ FIRST_DIM = [
 ]
 
 FURTHER_DIMS = [
+    Row(
+        "unnamed arrays with almost half of the numbers",
+        [var("a", run=5, f=2), raw("v", 4), raw("w", 4, 1)],
+        [("run", 5)],
+        "8 of 18 numbers are no majority",
+        NAMED,
+        unbatched="v w",
+    ),
+    Row(
+        "unnamed arrays with more than half of the numbers",
+        [var("a", run=5, f=2), raw("v", 6), raw("w", 6, 1)],
+        [(None, 6)],
+        "12 of 22 numbers",
+        SHAPE,
+        unbatched="a",
+    ),
+    Row(
+        "five next dims",
+        [named(f"a{n}", ("run", f"mode{n}", "lat"), (4, 3, 5)) for n in range(5)],
+        [("run", 4)],
+        "the arrays do not agree",
+        NAMED,
+    ),
     Row(
         "a static field with a dim that is no space",
         [var("a", run=4, time=3, f=2, lat=5), var("m", run=4, f=2)],
@@ -496,6 +537,22 @@ FEATURES = [
         "xarray counts axes",
         NAMED,
         other_case=False,
+    ),
+    Row(
+        "dim_5 of size 6 in the first of two arrays",
+        [var("a", dim_5=6, f=3), var("b", dim_5=2)],
+        [("dim_5", 6)],
+        "it is longer than its number somewhere",
+        NAMED,
+        either="b",
+        other_case=False,
+    ),
+    Row(
+        "g.lat is a feature dim",
+        [named("a", ("g.lat", "f"), (4, 3)), named("b", ("g.lat",), (4,))],
+        [],
+        "lat of a group g",
+        NONE,
     ),
     Row("dim_5_1 of size 5", [var("a", dim_5_1=5, f=3), var("b", dim_5_1=5)], [], "made up", NONE, other_case=False),
     *[
@@ -634,12 +691,20 @@ SHAPES = [
         "a group of nothing but text", SHAPE, groups={"t": (7,)}),
     Row("a table of text beside numbers", [raw("t/a", 7, kind="string"), raw("t/b", 7, kind="string"), raw("n/x", 9, 2), raw("n/y", 9)],
         [(None, 9)], "text does not vote", SHAPE, groups={"n": (9,)}, unbatched="t/a t/b"),
+    Row("a table of text with names that this package gave", [var("a", kind="string", batch_0=7), var("b", kind="string", batch_0=7)],
+        [("batch_0", 7)], "its names say no more than shapes", SHAPE, other_case=False),
     Row("a table of text with names", [var("a", kind="string", row=7), var("b", kind="string", row=7)], [], "names are not shapes", NONE),
     Row("a named second axis", [named("a", (None, "f"), (6, 3)), named("b", (None,), (6,))], [(None, 6)],
         "the first axes have no names", SHAPE),
 ]  # fmt: skip
 
 GROUPS = [
+    Row("a small array that agrees with almost half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 7, 9)], [],
+        "45 of 108 numbers", NONE, groups={"g": (5,), "h": (7,)}),
+    Row("a small array that agrees with exactly half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 9, 5)], [],
+        "45 of 90 numbers are not most of them", NONE, groups={"g": (5,), "h": (9,)}),
+    Row("a small array that agrees with a little more than half", [raw("own", 5), raw("g/a", 5, 10), raw("h/a", 9, 5)], [(None, 5)],
+        "50 of 95 numbers", SHAPE, unbatched="h/a"),
     Row("groups of one size over different dims", [var("g/x", a=5, f=3), var("g/z", a=5), var("h/y", b=5, f=2), var("h/z", b=5)], [],
         "the names differ", NONE, groups={"g": (5,), "h": (5,)}),
     Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)],

@@ -142,11 +142,10 @@ class Group:
 
     def _of_empty(self) -> GroupBatch | None:
         """A selection of no rows leaves a mask without the batch as the only one with elements: the names decide then."""
-        silent = {name: why for name, why in self.ballot.silent.items() if why != EMPTY}
-        if len(silent) == len(self.ballot.silent):
+        if EMPTY not in self.ballot.silent.values():
             return None
-        voters = tuple(info for info in self.own if info.key[-1] not in silent)
-        return by_named_dims(replace(self.ballot, voters=voters, silent=silent))
+        voters = tuple(info for info in self.own if self.ballot.silent.get(info.key[-1], EMPTY) == EMPTY)
+        return by_named_dims(replace(self.ballot, voters=voters))
 
     @cached_property
     def asks_children(self) -> bool:
@@ -220,7 +219,7 @@ def _longer_batches(groups: Iterable[Group]) -> dict[str | None, dict[tuple[str 
         if len(group.alone.dims) > 1 and None not in group.alone.dims:
             found.setdefault(group.alone.dims, group.name)
     by_first: dict[str | None, dict[tuple[str | None, ...], str]] = {}
-    for dims in sorted(found, key=len, reverse=True):
+    for dims in sorted(found, reverse=True):  # of two that start alike, the longer comes first
         by_first.setdefault(dims[0], {})[dims] = found[dims]
     return by_first
 

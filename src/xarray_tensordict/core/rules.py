@@ -265,7 +265,7 @@ def _nothing(ballot: Ballot) -> GroupBatch:
         return no_batch("the arrays share no leading size, and their first axes have no names", notes)
     why_not = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
     if len(why_not) < len(firsts):
-        led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(firsts) > 4 else "")
+        led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
         why_not.insert(0, f"{led}, and none of them leads the main arrays")
     return no_batch(f"no batch dim was found: {'; '.join(why_not)}", notes)
 
