@@ -104,15 +104,15 @@ class DataTreeAccessor:
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
-        from .writing.api import to_zarr
+        from .writing.methods import write_zarr
 
-        return to_zarr(self._dt, store, layout=layout, **options)
+        return write_zarr(self._dt, store, layout=layout, **options)
 
     def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
-        from .writing.api import to_h5
+        from .writing.methods import write_h5
 
-        return to_h5(self._dt, path, layout=layout, **options)
+        return write_h5(self._dt, path, layout=layout, **options)
 
     def to_memmap(self, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
         """Write nested memory-mapped tensordicts, each node with its own batch; options as for ``Dataset.td.to_memmap``.

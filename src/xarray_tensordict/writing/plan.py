@@ -33,7 +33,7 @@ _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """What the caller of any writer says; see ``Dataset.td.to_zarr``. Checked by :mod:`.api`."""
+    """What the caller of any writer says; see ``Dataset.td.to_zarr``. Checked by :mod:`.methods`."""
 
     layout: Layout = "tensordict"
     mode: str | None = None
