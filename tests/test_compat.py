@@ -18,13 +18,6 @@ PRIVATE_ATTRIBUTES = frozenset(
     "_nested_tensordicts _batch_size _device _non_tensor_as_stack _source _encoding _variables _coord_names".split()
 )
 
-# What is still outside of `_compat`, by file: to be made smaller, never larger.
-STILL_OUTSIDE: dict[str, int] = {
-    "dataset/episodes.py": 1,
-    "formats/zarr/transaction.py": 1,
-    "writing/packing.py": 1,
-}
-
 
 def strays(path: Path) -> Iterator[str]:
     """The private names of libraries that a file uses."""
@@ -68,15 +61,7 @@ def outside() -> dict[str, list[str]]:
 
 
 def test_private_names_of_libraries_are_in_compat_alone() -> None:
-    found = outside()
-    too_many = {name: names for name, names in found.items() if len(names) > STILL_OUTSIDE.get(name, 0)}
-    assert not too_many, f"move these to _compat: {too_many}"
-
-
-def test_the_list_of_what_is_still_outside_holds_nothing_that_is_not() -> None:
-    found = outside()
-    gone = {name: count for name, count in STILL_OUTSIDE.items() if len(found.get(name, ())) < count}
-    assert not gone, f"lower these in STILL_OUTSIDE: {gone}"
+    assert outside() == {}, "move these to _compat"
 
 
 def test_a_stray_is_found(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
+from .._compat.xarray import data_of
 from ..core.features import is_made_up, is_marked
 from ..core.inference import infer_batch
 from ..core.model import Inference
@@ -124,7 +125,7 @@ def _with_rows(flat: xr.Dataset) -> tuple[xr.Dataset, Inference]:
     if not found.batch_size:
         return flat, found
     rows = {
-        name: xr.Variable(("batch_0", *v.dims[1:]), v._data, v.attrs, v.encoding)
+        name: xr.Variable(("batch_0", *v.dims[1:]), data_of(v), v.attrs, v.encoding)
         for name, v in flat.variables.items()
         if found.classes.get(key_of(name)) == "batched"
     }
@@ -190,7 +191,7 @@ def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
     names: list[str] = [dim]
     for name, size in zip(first.dims[1:], first.shape[1:], strict=True):
         names.append(feature_name(size, {*names, *map(str, first.dims)}) if is_marked(str(name)) else str(name))
-    moved = xr.Variable(names, first._data, first.attrs, fastpath=True)
+    moved = xr.Variable(names, data_of(first), first.attrs, fastpath=True)
     moved.encoding = variable.encoding
     return moved
 
@@ -215,7 +216,7 @@ def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
     """The same values for each row, lazily: nothing is read."""
     held = variable.to_base_variable()
     if is_joinable(held):
-        repeated = xr.Variable((dim, *held.dims), LazilyIndexedArray(RepeatedRow(held._data, size)), held.attrs)
+        repeated = xr.Variable((dim, *held.dims), LazilyIndexedArray(RepeatedRow(data_of(held), size)), held.attrs)
         repeated.encoding = held.encoding
         return repeated
     held = held if held.chunks is not None else held.chunk()

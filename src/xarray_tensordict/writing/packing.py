@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from .._compat.xarray import in_memory, read
+from .._compat.xarray import data_of, in_memory, read
 from ..core.metadata import CF_FILLS, CF_SCALES, CF_WORDS
 from ..core.objects import held_objects, jsonable
 from ..quiet import XARRAY_SAYS, quiet
@@ -185,8 +185,8 @@ def encoded(
         held = xr.Variable(variable.dims, read_now(variable), variable.attrs, fastpath=True)
     scaled = any(words.get(word) is not None for word in CF_SCALES)
     held = checked(name, held, words, exactly=not scaled, remedy=remedy)
-    coded = _encoded(held._data, words, held.dims, name)
-    return xr.Variable(held.dims, coded._data, {**variable.attrs, **coded.attrs}, fastpath=True)
+    coded = _encoded(data_of(held), words, held.dims, name)
+    return xr.Variable(held.dims, data_of(coded), {**variable.attrs, **coded.attrs}, fastpath=True)
 
 
 def _encoded(values: Any, encoding: Mapping[str, Any], dims: Any = ("q",), name: str = "values") -> xr.Variable:

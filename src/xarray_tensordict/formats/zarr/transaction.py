@@ -55,17 +55,18 @@ class Staged(WrapperStore[Store]):
         Where the chunks go.
     documents
         Shown in the place of those of the store.
+
+    Attributes
+    ----------
+    inner
+        The store that the chunks are in.
     """
 
     def __init__(self, store: Store, documents: Mapping[str, bytes | None] | None = None) -> None:
         super().__init__(store)
+        self.inner = store
         self.documents: Documents = dict(documents or {})
         self.found: Documents = {}
-
-    @property
-    def inner(self) -> Store:
-        """The store that the chunks are in."""
-        return self._store
 
     def _with_store(self, store: Store) -> Self:
         copied = type(self)(store, self.documents)
@@ -76,12 +77,12 @@ class Staged(WrapperStore[Store]):
         if key in self.documents:
             return self.documents[key]
         if key not in self.found:
-            self.found[key] = await get_bytes(self._store, key)
+            self.found[key] = await get_bytes(self.inner, key)
         return self.found[key]
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         if not is_document(key) or byte_range is not None:
-            return await self._store.get(key, prototype, byte_range)
+            return await self.inner.get(key, prototype, byte_range)
         content = await self._document(key)
         return None if content is None else prototype.buffer.from_bytes(content)
 
@@ -94,7 +95,7 @@ class Staged(WrapperStore[Store]):
             await self._document(key)
             self.documents[key] = value.to_bytes()
         else:
-            await self._store.set(key, value)
+            await self.inner.set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Any) -> None:
         if not await self.exists(key):
@@ -105,20 +106,20 @@ class Staged(WrapperStore[Store]):
             await self.set(key, value)
 
     async def exists(self, key: str) -> bool:
-        return await self._document(key) is not None if is_document(key) else await self._store.exists(key)
+        return await self._document(key) is not None if is_document(key) else await self.inner.exists(key)
 
     async def delete(self, key: str) -> None:
         if is_document(key):
             await self._document(key)
             self.documents[key] = None
         else:
-            await self._store.delete(key)
+            await self.inner.delete(key)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         present = (key for key, content in self.documents.items() if content is not None and key.startswith(start))
         names = {key.removeprefix(start).partition("/")[0] for key in present}
-        async for name in self._store.list_dir(prefix):
+        async for name in self.inner.list_dir(prefix):
             name = name.rstrip("/")
             names.discard(name)
             if name != LOCK:
@@ -150,7 +151,7 @@ class Staged(WrapperStore[Store]):
         ChangedError
             Names the store and the first documents that are others.
         """
-        now = _read(self._store, [key for key, content in self.found.items() if content is not None or "/" not in key])
+        now = _read(self.inner, [key for key, content in self.found.items() if content is not None or "/" not in key])
         changed = [key for key in now if now[key] != self.found[key]]
         if changed:
             raise ChangedError(
@@ -175,11 +176,11 @@ class Staged(WrapperStore[Store]):
         """
         wanted = {key: content for key, content in self.documents.items() if content != self.found.get(key)}
         self.found = {key: self.found[key] for key in wanted}
-        if is_transactional(self._store):
-            _write(self._store, wanted)
+        if is_transactional(self.inner):
+            _write(self.inner, wanted)
         else:
             self.check(where)
-            _switch(self._store, root, self.found, wanted, where)
+            _switch(self.inner, root, self.found, wanted, where)
         self.found, self.documents = {**self.found, **wanted}, {}
 
 
@@ -336,7 +337,7 @@ class Taken:
     _stays = False
 
     def __init__(self, store: Store, where: str, root: str = "", *, wait: float | None = None) -> None:
-        self._store, self._key, self._where = store, join(root, LOCK), where
+        self._target, self._key, self._where = store, join(root, LOCK), where
         wait = WAIT if wait is None else wait
         base = base_store(store)
         if is_transactional(base):
@@ -367,8 +368,8 @@ class Taken:
         end, pause = time.monotonic() + wait, 0.01
         try:
             while True:
-                run(create_only(self._store, self._key, token))
-                found = run(get_bytes(self._store, self._key))
+                run(create_only(self._target, self._key, token))
+                found = run(get_bytes(self._target, self._key))
                 if found == token:
                     return
                 if time.monotonic() > end:
@@ -394,8 +395,8 @@ class Taken:
                     os.unlink(lock.lock_file)
             lock.release()
         token, self._token = self._token, None
-        if token is not None and run(get_bytes(self._store, self._key)) == token:
-            run(self._store.delete(self._key))
+        if token is not None and run(get_bytes(self._target, self._key)) == token:
+            run(self._target.delete(self._key))
 
     def __del__(self) -> None:
         # a graph of dask that failed leaves nobody else to give a folder back
