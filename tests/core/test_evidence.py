@@ -34,6 +34,7 @@ def said_of(found: Inference) -> dict:
         "/".join(key): [list(batch.dims), list(batch.sizes), batch.evidence, batch.reason, *batch.notes]
         for key, batch in found.groups.items()
     }
+    assert set(found.classes.values()) <= {"batched", "partial", "unbatched"}
     classes = {name: sorted("/".join(key) for key in found.keys(name)) for name in ("partial", "unbatched")}
     return {"groups": groups, **classes, "warnings": list(found.warnings)}
 

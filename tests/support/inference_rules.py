@@ -604,6 +604,22 @@ FEATURES = [
     ),
     *[
         Row(
+            f"a grid by {attrs}",
+            [var("a", run=2, row=4, col=3), coord("tl", attrs=attrs, row=4, col=3)],
+            [("run", 2)],
+            "one attribute is enough",
+            NAMED,
+            unbatched="tl",
+        )
+        for attrs in (
+            {"standard_name": "latitude"},
+            {"standard_name": "longitude"},
+            {"units": "degrees_north"},
+            {"units": "degreeE"},
+        )
+    ],
+    *[
+        Row(
             f"a grid by the name {name}",
             [var("a", run=2, row=4, col=3), coord(name, row=4, col=3)],
             [("run", 2)],
