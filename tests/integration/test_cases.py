@@ -52,6 +52,8 @@ def test_arrays_without_names_give_a_tensordict(doors):
 # --- case 2: only a few arrays have names --------------------------------------------------------------------------
 
 
+# the original is zarr v2 with the fill value 0, and its zeros are read as xarray reads them
+@pytest.mark.filterwarnings("ignore:.*zeros of .*latitudes:xarray_tensordict.warnings.MissingValuesWarning")
 @of_case(2)
 def test_some_arrays_have_names(doors):
     ds = doors.ds
@@ -69,6 +71,8 @@ def test_some_arrays_have_names(doors):
     assert list(ds.attrs["variables"]) == ["t", "q"]
 
 
+# the original is zarr v2 with the fill value 0, and its zeros are read as xarray reads them
+@pytest.mark.filterwarnings("ignore:.*zeros of .*latitudes:xarray_tensordict.warnings.MissingValuesWarning")
 @of_case(2)
 def test_data_and_dates_are_the_batch_and_lookups_are_whole(doors):
     td = doors.td
