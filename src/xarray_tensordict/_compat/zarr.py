@@ -382,7 +382,7 @@ def open_as_codes(store: Store, path: str) -> tuple[zarr.Array[Any], str]:
 def _fill_code(fill: Any, torch_dtype: str) -> int:
     if isinstance(fill, str) and fill.startswith("0x"):
         return int(fill, 16)
-    if not fill:
+    if fill is None or (fill == 0 and not np.signbit(fill)):
         return 0
     import torch
 

@@ -78,6 +78,20 @@ def test_the_one_array_of_a_store_may_have_a_dtype_that_numpy_lacks(tmp_path: Pa
     assert_same_tensordict(open_persistent(path).to_tensordict(), found)
 
 
+@pytest.mark.parametrize(
+    ("fill", "expected"), [(0.0, 0.0), (-0.0, -0.0), (1.5, 1.5), ("0x8000", -0.0), ("NaN", np.nan)]
+)
+def test_a_chunk_that_is_not_there_has_the_fill_value_of_a_dtype_that_numpy_lacks(
+    tmp_path: Path, fill: float | str, expected: float
+) -> None:
+    path = tmp_path / "weights.zarr"
+    zarr.create_array(path, shape=(2,), dtype="uint16", zarr_format=3)
+    document = path / "zarr.json"
+    document.write_text(json.dumps({**json.loads(document.read_text()), "data_type": "bfloat16", "fill_value": fill}))
+    found = xr.open_dataset(path, engine="tensordict").td.to_tensordict()["weights"]
+    assert torch.equal(found.view(torch.int16), torch.full((2,), expected, dtype=torch.bfloat16).view(torch.int16))
+
+
 @FORMATS
 def test_a_codec_that_is_not_installed_is_named(tmp_path: Path, zarr_format: int) -> None:
     path = tmp_path / "a.zarr"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import mmap
 import os
 import struct
 import zipfile
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..fingerprint import Described, Fingerprint
-from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, open_file
+from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, map_file, open_file
 
 Location = Path | zipfile.Path
 
@@ -248,6 +249,12 @@ class FileBytes(PlainFiles):
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
         self.entry.check(self.path)  # tensordict writes over a file that is there, and a map shows what it wrote
         return super().mapped(number, kept)
+
+    def private(self) -> Buffer | None:
+        if not self.size:
+            return np.empty(0, np.uint8)
+        with self.opened(0) as (fileno, offset):
+            return map_file(fileno, offset, self.size, mmap.ACCESS_COPY)
 
 
 def _check_size(name: str, what: str, expected: int, found: int) -> None:

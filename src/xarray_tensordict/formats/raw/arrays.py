@@ -166,8 +166,6 @@ class RawArray(BackendArray):
 
     def private(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any] | None:
         """A selection by ints and slices as a view of a private copy-on-write map; None where there is none."""
-        if self.otherwise is not None:
-            return None  # only memory-mapped tensordicts promise that their files stay as they are
         size = math.prod(self.shape) * self.dtype.itemsize
         mapped = self.data.private()
         if mapped is None:

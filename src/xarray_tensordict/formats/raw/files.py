@@ -133,7 +133,7 @@ class Bytes(Protocol):
         """
 
     def private(self) -> Buffer | None:
-        """All bytes as a private copy-on-write map; None where they cannot be mapped."""
+        """All bytes as a private copy-on-write map; None where the format does not promise that its files stay as they are."""
 
 
 class PlainFiles(ABC):
@@ -182,12 +182,7 @@ class PlainFiles(ABC):
             return map_file(fileno, offset + start, stop - start, mmap.ACCESS_READ)
 
     def private(self) -> Buffer | None:
-        if not self.size:
-            return np.empty(0, np.uint8)
-        if self.size > self.part:
-            return None
-        with self.opened(0) as (fileno, offset):
-            return map_file(fileno, offset, self.size, mmap.ACCESS_COPY)
+        return None
 
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
         length = out.shape[1]
