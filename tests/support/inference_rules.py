@@ -1,5 +1,7 @@
 """One row for each word and each inequality of the rules of inference (docs/rules/inference.md), in their order."""
 
+from dataclasses import replace
+
 from inference_rows import LATITUDE, LONGITUDE, NAMED, NONE, SHAPE, UNLIMITED, Row, coord, grid2d, named, raw, time, var
 
 DATA = [var("x", run=6, f=3), var("r", run=6)]
@@ -190,6 +192,98 @@ NO_VOTE = [
         [(None, 5)],
         "a partner of the same length cuts nothing",
         SHAPE,
+    ),
+    Row(
+        "the group of an episode beside the lengths of its episodes",
+        [raw("episode/obs", 60, 4), raw("episode/act", 60, 2), raw("episode/rew", 60), raw("episode_lengths", 3)],
+        [(None, 60)],
+        "nothing but the lengths has one entry for each episode, so the columns are the data",
+        SHAPE,
+        unbatched="episode_lengths",
+        groups={"episode": (60,)},
+    ),
+    Row(
+        "floating point offsets beside data",
+        [raw("x", 900, 2), raw("y", 900), replace(raw("x_offsets", 5), integral=False)],
+        [(None, 900)],
+        "floats are no bounds",
+        SHAPE,
+        unbatched="x_offsets",
+    ),
+    Row(
+        "floating point lengths beside values",
+        [raw("values", 90, 2), raw("mask", 90), replace(raw("lengths", 3), integral=False)],
+        [(None, 90)],
+        "floats count nothing",
+        SHAPE,
+        unbatched="lengths",
+    ),
+    Row(
+        "images with an index of some of them",
+        [raw("image", 60, 8, 8), raw("label", 60), raw("image_index", 5)],
+        [(None, 60)],
+        "labels have a row for each image, and nothing has five rows",
+        SHAPE,
+        unbatched="image_index",
+    ),
+    Row(
+        "photons with the counts of each channel",
+        [raw("photon", 100, 64), raw("time", 100), raw("photon_counts", 64)],
+        [(None, 100)],
+        "the counts are as long as the second axis of what they count",
+        SHAPE,
+        unbatched="photon_counts",
+    ),
+    Row(
+        "photons with counts and wavelengths of each channel",
+        [raw("photon", 100, 64), raw("time", 100), raw("photon_counts", 64), raw("wavelength", 64)],
+        [(None, 100)],
+        "an array as long as they are does not make channels rows",
+        SHAPE,
+        unbatched="photon_counts wavelength",
+    ),
+    Row(
+        "a table of counts is no partner",
+        [raw("x", 900, 2), raw("y", 900), raw("x_counts", 4, 2)],
+        [(None, 900)],
+        "a partner has one dim",
+        SHAPE,
+        unbatched="x_counts",
+    ),
+    Row(
+        "two ragged columns of one length",
+        [raw("x", 900), raw("x_index", 4), raw("w", 900), raw("w_index", 4)],
+        [(None, 4)],
+        "each has a partner, so neither speaks for the length of the other",
+        SHAPE,
+        unbatched="x w",
+    ),
+    *[
+        Row(
+            f"columns with a common prefix and {partner}",
+            [raw("jet_pt", 700), raw("jet_eta", 700), raw(partner, size), raw("met", 100), raw("label", 100)],
+            [(None, 100)],
+            "met and label have the rows that the jets are cut into",
+            SHAPE,
+            unbatched=f"jet_pt jet_eta{silent}",
+        )
+        for partner, size, silent in (("jet_offsets", 101, " jet_offsets"), ("nJet", 100, ""))
+    ],
+    Row(
+        "columns with a common prefix and offsets of other rows",
+        [raw("jet_pt", 700), raw("jet_eta", 700), raw("jet_offsets", 101), raw("met", 90)],
+        [(None, 700)],
+        "no array has 100 rows",
+        SHAPE,
+        unbatched="jet_offsets met",
+    ),
+    Row(
+        "columns with a common prefix among columns of their length",
+        [raw("jet_pt", 700), raw("other", 700), raw("jet_offsets", 101), raw("met", 100)],
+        [(None, 700)],
+        "they are no table of their own",
+        SHAPE,
+        unbatched="jet_offsets met",
     ),
     *[
         Row(
@@ -555,6 +649,30 @@ FEATURES = [
         NONE,
     ),
     Row("dim_5_1 of size 5", [var("a", dim_5_1=5, f=3), var("b", dim_5_1=5)], [], "made up", NONE, other_case=False),
+    Row(
+        "no rows under a name of xarray's own",
+        [var("a", dim_0=0, dim_1=4), var("b", dim_0=0)],
+        [("dim_0", 0)],
+        "dim_1 is longer than its number, so xarray counted the axes",
+        NAMED,
+        other_case=False,
+    ),
+    Row(
+        "one row under a name of xarray's own, transposed",
+        [var("a", dim_1=1, dim_0=4), var("b", dim_1=1)],
+        [("dim_1", 1)],
+        "dim_0 is longer than its number",
+        NAMED,
+        other_case=False,
+    ),
+    Row(
+        "a made-up axis beside a name of xarray's own",
+        [var("a", dim_0=9, dim_2=2), var("b", dim_0=9)],
+        [("dim_0", 9)],
+        "no array of two axes has a third",
+        NAMED,
+        other_case=False,
+    ),
     *[
         Row(
             f"a coordinate with {attrs}",
@@ -575,6 +693,7 @@ FEATURES = [
             {"units": "Degree_East"},
             {"positive": "up"},
             {"positive": "down"},
+            *({"units": unit} for unit in ("hPa", "Pa", "mbar", "millibar", "dbar")),
         )
     ],
     *[
@@ -717,8 +836,30 @@ GROUPS = [
         "10 of 100 numbers are not small", SHAPE, unbatched="g/a g/b"),
     Row("a lone array with less than a tenth", [raw("own", 10), raw("g/a", 15, 3), raw("g/b", 23, 2)], [],
         "10 of 101 numbers; the groups share nothing", NONE, groups={"g": ()}),
-    Row("two small arrays that agree", [raw("own", 3), raw("too", 3), raw("g/a", 100, 3), raw("g/b", 100)], [(None, 3)],
-        "two arrays that share a size speak", SHAPE, unbatched="g/a g/b"),
+    Row("two small arrays that agree", [raw("own", 3), raw("too", 3), raw("g/a", 100, 3), raw("g/b", 100)], [(None, 100)],
+        "6 of 406 numbers: the group is asked", SHAPE, unbatched="own too"),
+    Row("two arrays that agree with a tenth of the numbers", [raw("own", 5), raw("too", 5), raw("g/a", 15, 3), raw("g/b", 15, 3)],
+        [(None, 5)], "10 of 100 numbers are not small", SHAPE, unbatched="g/a g/b"),
+    Row("two small arrays that agree beside groups that do not",
+        [raw("own", 3), raw("too", 3), raw("g/a", 100, 3), raw("h/a", 90, 3)], [(None, 3)],
+        "nothing speaks against them", SHAPE, unbatched="g/a h/a"),
+    Row("camera matrices of one size beside the frames",
+        [raw("K", 3, 3), raw("P", 3, 4), raw("left/depth", 200, 8, 8), raw("right/depth", 200, 8, 8)], [(None, 200)],
+        "21 of 25621 numbers", SHAPE, unbatched="K P"),
+    Row("axes of a grid in a group beside the fields",
+        [*(raw(f"dimensions/{name}", size) for name, size in (("t", 11), ("x", 8), ("y", 8))),
+         raw("t0/rho", 4, 11, 8, 8), raw("t1/v", 4, 11, 8, 8, 2)],
+        [(None, 4)], "the axes do not agree on a batch, so they take none from the fields", SHAPE,
+        unbatched="dimensions/t dimensions/x dimensions/y"),
+    Row("constants in a group beside the fields",
+        [raw("constants/a", 3), raw("constants/b", 2), raw("data/x", 20, 8), raw("data/y", 20)], [(None, 20)],
+        "the constants share nothing", SHAPE, unbatched="constants/a constants/b"),
+    Row("a group that shares nothing with a tenth of the numbers",
+        [raw("c/a", 3), raw("c/b", 7), raw("data/x", 10, 8), raw("data/y", 10)], [],
+        "10 of 100 numbers are not small", NONE, groups={"c": (), "data": (10,)}),
+    Row("a small group with a batch of its own beside a large one",
+        [raw("meta/ends", 4), raw("data/x", 90, 8), raw("data/y", 90)], [],
+        "rows and episodes are both batches", NONE, groups={"meta": (4,), "data": (90,)}),
     Row("two small arrays that share nothing", [raw("own", 3), raw("too", 2), raw("g/a", 100, 3), raw("g/b", 100)], [(None, 100)],
         "the groups are asked", SHAPE, unbatched="own too"),
     Row("a small lone array that agrees with most", [raw("own", 50), raw("g/a", 50, 30), raw("h/a", 1, 9)], [(None, 50)],
