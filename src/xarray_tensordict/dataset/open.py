@@ -451,7 +451,7 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
     `notes` has the groups that are not shown.
     """
     left_out = [str(member) for member in layout.left_out if member.warns]
-    if notes:
+    if ds.variables and notes:
         left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
     if left_out:
         warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
