@@ -251,6 +251,22 @@ NO_VOTE = [
         unbatched="x_counts",
     ),
     Row(
+        "counts longer than what they count",
+        [raw("x", 4, 500), raw("name", 4, kind="string"), raw("x_counts", 900)],
+        [(None, 4)],
+        "x has fewer rows than there are counts, so nothing is cut",
+        SHAPE,
+        unbatched="x_counts",
+    ),
+    Row(
+        "a lookup table and its index",
+        [raw("x", 4, 2), raw("x_index", 900)],
+        [(None, 900)],
+        "a table that is looked up is no main array",
+        SHAPE,
+        unbatched="x",
+    ),
+    Row(
         "two ragged columns of one length",
         [raw("x", 900), raw("x_index", 4), raw("w", 900), raw("w_index", 4)],
         [(None, 4)],

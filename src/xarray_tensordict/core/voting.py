@@ -164,7 +164,9 @@ class _Members:
         self.leading = {name: {shape[0]} for name, shape in self.shapes.items()}
         self.leading |= {name: set(sizes) for name, sizes in groups.items()}
         self.called = {name.lower(): name for name in self.leading}
-        self.partners = [info.key[-1] for info in arrays if len(info.shape) == 1 and info.integral]
+        self.partners = [
+            info.key[-1] for info in arrays if len(info.shape) == 1 and info.kind == "numeric" and info.integral
+        ]
 
     def cut_by(self, partner: str) -> Iterator[tuple[str, bool]]:
         """What an array cuts into rows, each with whether the array itself votes."""
@@ -187,15 +189,19 @@ class _Members:
         return size not in self.leading[whole] and size not in self.shapes.get(whole, ())
 
     def _cuts(self, partner: str, whole: str, *, votes: bool) -> bool:
-        """Whether the rows are those of another array; failing that, no array but the one that is cut has its length."""
+        """Whether the rows are those of another array; failing that, it is shorter and no other array is as long as the whole."""
         if not self._fits(partner, whole):
             return False
         (size,) = self.shapes[partner]
         others = [name for name in self.shapes if name not in (partner, whole)]
         if any(self.shapes[name][0] == (size if votes else size - 1) for name in others):
             return True
+        if whole not in self.shapes:
+            return False
         alone = not any(self.shapes[name][0] in self.leading[whole] and not self._has_partner(name) for name in others)
-        return whole in self.shapes and alone
+        # a lookup table is shorter than its index
+        shorter = partner.lower().endswith("_index") or size <= max(self.leading[whole]) + 1
+        return alone and shorter
 
     def _has_partner(self, name: str) -> bool:
         return any(f"{name.lower()}{suffix}" in self.called for suffix in (*_COUNTS, *_BOUNDS))
