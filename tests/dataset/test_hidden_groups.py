@@ -53,6 +53,17 @@ def test_are_named_in_a_warning_where_something_else_is_shown(tmp_path: Path, fo
 
 
 @FORMATS
+def test_are_named_in_a_warning_where_a_tensordict_is_empty_for_them(tmp_path: Path, form: str) -> None:
+    rows = {"data/action": np.zeros((60, 2)), "data/state": np.zeros((60, 5)), "meta/episode_ends": np.arange(3)}
+    path = write(tmp_path / "store", rows, form)
+    said = r"the tensordict is empty, because 2 groups .* open one with group='/data'"
+    with xr.open_dataset(path, engine="tensordict") as ds, pytest.warns(LeftOutWarning, match=said):
+        assert ds.td.to_tensordict().is_empty()
+    with open_persistent(path) as ptd, pytest.warns(LeftOutWarning, match=said):
+        assert ptd.to_tensordict().is_empty()
+
+
+@FORMATS
 def test_that_are_asked_for_by_name_are_an_error_with_the_ways_to_them(tmp_path: Path, form: str) -> None:
     path = write(tmp_path / "store", episodes(5, 9), form)
     with open_persistent(path) as ptd:

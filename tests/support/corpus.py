@@ -7,6 +7,7 @@ the tests that need it are skipped by name.
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ class Doors:
         return self.ds.td.to_tensordict(unbatched="keep")
 
     def check_law(self) -> None:
-        assert_same_tensordict(self.ptd.to_tensordict(), self.ds.td.to_tensordict())
+        empty = not self.ds.variables and self.ds.encoding.get("xarray_tensordict", {}).get("hidden_groups")
+        with pytest.warns(xarray_tensordict.LeftOutWarning, match="is empty") if empty else nullcontext():
+            assert_same_tensordict(self.ptd.to_tensordict(), self.ds.td.to_tensordict())
 
     def close(self) -> None:
         self.ptd.close()

@@ -34,6 +34,9 @@ _HORIZONTAL_UNITS = frozenset(
     "degrees_north degree_north degree_n degrees_n degreen degreesn "
     "degrees_east degree_east degree_e degrees_e degreee degreese".split()
 )
+_PRESSURE_UNITS = frozenset(
+    "pa hpa kpa bar mbar mb dbar millibar millibars decibar decibars pascal hectopascal atm".split()
+)
 _HORIZONTAL_NAMES = frozenset("lat latitude nav_lat xlat lon longitude nav_lon xlong".split())
 _TIME_NAMES = frozenset({"time", "t", "date", "datetime"})
 
@@ -62,8 +65,14 @@ def is_made_up(dim: str, size: int) -> bool:
 
     xarray's own ``dim_0``, ``dim_1`` count axes. Such an axis is longer than its number.
     """
+    number = _number(dim)
+    return number is not None and size <= number
+
+
+@lru_cache(2**14)
+def _number(dim: str) -> int | None:
     found = _MADE_UP.fullmatch(_local(dim))
-    return found is not None and size <= int(found[1])
+    return found and int(found[1])
 
 
 @lru_cache(2**14)
@@ -102,6 +111,7 @@ def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Itera
     asked = set(dims)
     telling = [info for info in arrays if not asked.isdisjoint(info.dims)]
     longest: dict[str, int] = {}
+    counted: set[str] = set()  # what xarray could have called these axes by counting them
     for axes in dict.fromkeys(info.axes for info in telling):
         pair = {letter: dim for dim, _ in axes if dim is not None and (letter := _axis_of_pair(dim))}
         if len(pair) == 2:
@@ -110,10 +120,14 @@ def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Itera
         for dim, size in axes:
             if dim is not None:
                 longest[dim] = max(size, longest.get(dim, 0))
+                if (number := _number(dim)) is not None and number < len(axes):
+                    counted.add(dim)
                 if dim in seen:
                     found[dim] = "more than once in one array"
                 seen.add(dim)
-    found |= {dim: MADE_UP for dim, size in longest.items() if is_made_up(dim, size)}
+    if all(is_made_up(dim, longest[dim]) for dim in counted):
+        counted = set()  # where none is longer than its number, none is xarray's
+    found |= {dim: MADE_UP for dim, size in longest.items() if is_made_up(dim, size) and dim not in counted}
     grids = {info.dims: info.key[-1] for info in telling if len(info.dims) == 2 and _is_horizontal(info)}
     for grid, name in grids.items():
         if _is_grid(set(grid), voters):
@@ -139,7 +153,7 @@ def _is_spatial_coordinate(info: ArrayInfo) -> bool:
     return (
         str(info.attrs.get("axis", "")).upper() in {"X", "Y", "Z"}
         or info.attrs.get("standard_name") in _SPATIAL_STANDARD_NAMES
-        or _units(info) in _HORIZONTAL_UNITS
+        or _units(info) in _HORIZONTAL_UNITS | _PRESSURE_UNITS
         or info.attrs.get("positive") in {"up", "down"}
     )
 

@@ -13,7 +13,7 @@ from .rules import Ballot, by_named_dims, by_shape, find_batch, no_batch, with_n
 from .voting import EMPTY, did_not_vote, names_of, silent_members, sparse_kind
 
 _SMALL = 10
-"""A lone array decides nothing for the groups beside it if it holds less than one of so many numbers."""
+"""What holds less than one of so many numbers decides nothing for the groups beside it."""
 
 
 @dataclass(eq=False)
@@ -108,6 +108,11 @@ class Group:
         return batch, warnings
 
     @cached_property
+    def by_itself(self) -> GroupBatch:
+        """What it records, else what is inferred of it, whatever the group above it has."""
+        return self.recorded(None)[0] or self.inferred
+
+    @cached_property
     def inferred(self) -> GroupBatch:
         """What it has by itself; where a group beside it has more of the same dims, so much of them (rule 5)."""
         batch = self.alone
@@ -132,7 +137,7 @@ class Group:
         if what:
             return no_batch(f"it is {what}", did_not_vote(self.ballot.silent))
         if self.asks_children:
-            return self._shared_by_children()
+            return self._of_children
         return self.of_its_own if self.of_its_own.sizes else self._of_empty() or self.of_its_own
 
     @cached_property
@@ -149,31 +154,37 @@ class Group:
 
     @cached_property
     def asks_children(self) -> bool:
-        """Whether it takes the batch of the groups in it: it has no voters, or a small lone one beside them.
+        """Whether it takes the batch of the groups in it: it has no voters, or small ones beside them.
 
-        A minority cannot veto across levels: the frame rate, a lookup table or an empty list beside the groups with the data.
+        A minority cannot veto across levels: the frame rate, camera matrices or an empty list beside the groups with the data.
         """
         voters = self.ballot.voters
         if not voters or _SMALL * elements(voters) >= self.numbers:
             return not voters
         own = self.of_its_own
-        if own.sizes and len(voters) > 1:
-            return False
+        if own.sizes and len(voters) > 1 and not self._of_children.sizes:
+            return False  # they agree, and nothing speaks against them
         agree = [each for each in self.speaking if own.sizes and _shared([own, each.inferred]) == len(own.sizes)]
         return 2 * sum(each.numbers for each in agree) <= self.numbers - elements(voters)
 
-    def _shared_by_children(self) -> GroupBatch:
+    @cached_property
+    def _of_children(self) -> GroupBatch:
         """Rule 6: it takes what all groups in it share; those without voters do not count."""
         notes = did_not_vote(self.ballot.silent)
         if self.ballot.voters:
-            few = names_of(info.key for info in self.ballot.voters)
-            notes = [f"{few} beside the groups did not count, because the groups hold nearly all numbers", *notes]
+            own = names_of(info.key for info in self.ballot.voters)
+            notes = [f"{own} beside the groups did not count, because the groups hold nearly all numbers", *notes]
         # groups of nothing but text are asked where no others are
         silent = self.ballot.silent
         children = self.speaking or [each for each in self.children if each.name not in silent and each.alone.sizes]
         if not children:
             return with_notes(by_shape(self.ballot) or no_batch("it has no numeric data arrays that vote"), notes)
-        found = [child.recorded(None)[0] or child.inferred for child in children]
+        main = _without_few(children)
+        if len(main) < len(children) and _shared([child.by_itself for child in main]):
+            few = names_of(child.key for child in children if child not in main)
+            notes = [f"{few} did not count, because other groups hold nearly all numbers", *notes]
+            children = main
+        found = [child.by_itself for child in children]
         first, length = found[0], _shared(found)
         one = len(children) == 1
         who = f"its group {children[0].name!r} has" if one else f"its {len(children)} groups share"
@@ -210,6 +221,18 @@ def group_arrays(
     for info in arrays:
         groups[info.key[:-1]].own.append(info)
     return groups
+
+
+def _without_few(groups: Sequence[Group]) -> list[Group]:
+    """Leave out small groups without a batch that all their arrays lead with: the axes of a grid, constants."""
+    total = sum(group.numbers for group in groups)
+    main = []
+    for group in groups:
+        first = group.by_itself.sizes[:1]
+        agree = first and all(info.shape[:1] == first for info in group.ballot.voters)
+        if agree or _SMALL * group.numbers >= total:
+            main.append(group)
+    return main
 
 
 def _longer_batches(groups: Iterable[Group]) -> dict[str | None, dict[tuple[str | None, ...], str]]:

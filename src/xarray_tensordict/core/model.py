@@ -234,6 +234,8 @@ class ArrayInfo:
     attrs
         CF attributes (``axis``, ``standard_name``, ``units``, ``bounds``, ``coordinates``, ``grid_mapping``,
         ``cell_measures``, ``ancillary_variables``), whether they are in attrs or in the encoding.
+    integral
+        False for floating point numbers, which count nothing and are no bounds of rows.
     """
 
     key: Key
@@ -243,6 +245,7 @@ class ArrayInfo:
     role: Role = "data"
     unlimited: frozenset[int] = frozenset()
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    integral: bool = True
 
     def __post_init__(self) -> None:
         if not self.dims and self.shape:

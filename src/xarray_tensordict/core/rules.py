@@ -262,12 +262,33 @@ def _nothing(ballot: Ballot) -> GroupBatch:
     firsts = dict.fromkeys(info.dims[0] for info in ballot.voters)
     names = sorted(dim for dim in firsts if dim is not None and ballot.stops.get(dim) != MADE_UP)
     if not names:
-        return no_batch("the arrays share no leading size, and their first axes have no names", notes)
+        reason, advice = _most_shared(ballot.voters)
+        return no_batch(f"{reason}, and their first axes have no names", [*notes, *advice])
     why_not = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
     if len(why_not) < len(firsts):
         led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
         why_not.insert(0, f"{led}, and none of them leads the main arrays")
     return no_batch(f"no batch dim was found: {'; '.join(why_not)}", notes)
+
+
+def _most_shared(voters: Sequence[ArrayInfo]) -> tuple[str, list[str]]:
+    """Which arrays come nearest to a shared leading size, and how to choose it as a sentence."""
+    led: dict[int, list[ArrayInfo]] = {}
+    for info in voters:
+        led.setdefault(info.shape[0], []).append(info)
+    reason = "the arrays share no leading size"
+    if not led:
+        return reason, []
+    size, arrays = max(led.items(), key=lambda item: (len(item[1]) > 1, elements(item[1]), item[0]))
+    if len(led) == 1:
+        reason = f"all arrays lead with {size}"
+    elif len(arrays) > 1:
+        reason += f" ({len(arrays)} of {len(voters)} lead with {size})"
+    if len(arrays[0].key) > 1:
+        return reason, []
+    lead = "lead" if len(arrays) > 1 else "leads"
+    dim = arrays[0].dims[0] or f"dim_{size}"
+    return reason, [f"{_names(arrays)} {lead} with {size}; choose it with ds.td.set_batch_dims({dim!r})"]
 
 
 # -- rule 4: shapes only -----------------------------------------------------------------------------------------------

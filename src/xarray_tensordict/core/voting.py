@@ -127,34 +127,99 @@ def ragged_members(arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[in
 
     Names are compared without case.
 
+    Parameters
+    ----------
+    arrays
+        The arrays of the group.
+    groups
+        The names of the groups in it, each with the leading sizes of its arrays.
+
     Examples
     --------
     >>> units = [ArrayInfo(("times",), (900,)), ArrayInfo(("times_index",), (4,)), ArrayInfo(("x",), (4,))]
     >>> ragged_members(units, {})
     {'times': "'times_index' cuts it into rows"}
     """
-    sizes = {info.key[-1]: info.shape[0] for info in arrays if info.shape}
-    members = {name: {size} for name, size in sizes.items()} | {name: set(leading) for name, leading in groups.items()}
-    called = {name.lower(): name for name in members}
+    members = _Members(arrays, groups)
     found: Silent = {}
-
-    def cut(whole: str, partner: str, *, votes: bool) -> None:
-        cut_one, by = called.get(whole), called.get(partner)
-        if cut_one is not None and by in sizes and sizes[by] not in members[cut_one]:
-            found[cut_one] = f"{by!r} cuts it into rows"
+    for name in members.partners:
+        for whole, votes in members.cut_by(name):
+            found[whole] = f"{name!r} cuts it into rows"
             if not votes:
-                found.setdefault(by, f"it holds the bounds of the rows of {cut_one!r}")
-
-    for name in called:
-        for suffix in (*_COUNTS, *_BOUNDS) if name.endswith((*_COUNTS, *_BOUNDS)) else ():
-            if name.endswith(suffix):
-                cut(name.removesuffix(suffix), name, votes=suffix in _COUNTS)
-    # beside the two there may be a mask; a table that happens to have such columns has more
-    for partner in _PAIRS.keys() & called.keys() if len(members) <= 3 else ():
-        wholes, votes = _PAIRS[partner]
-        for whole in wholes:
-            cut(whole, partner, votes=votes)
+                found.setdefault(name, f"it holds the bounds of the rows of {whole!r}")
     return found
+
+
+class _Members:
+    """The arrays and groups of one group, by their names without case.
+
+    Attributes
+    ----------
+    partners
+        The names of the arrays that can cut others: integers of one dim.
+    """
+
+    def __init__(self, arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[int]]) -> None:
+        self.shapes = {info.key[-1]: info.shape for info in arrays if info.shape}
+        self.leading = {name: {shape[0]} for name, shape in self.shapes.items()}
+        self.leading |= {name: set(sizes) for name, sizes in groups.items()}
+        self.called = {name.lower(): name for name in self.leading}
+        self.partners = [
+            info.key[-1] for info in arrays if len(info.shape) == 1 and info.kind == "numeric" and info.integral
+        ]
+
+    def cut_by(self, partner: str) -> Iterator[tuple[str, bool]]:
+        """What an array cuts into rows, each with whether the array itself votes."""
+        name = partner.lower()
+        for suffix in (*_COUNTS, *_BOUNDS):
+            stem = name.removesuffix(suffix)
+            votes = suffix in _COUNTS
+            if stem != name and stem in self.called and self._cuts(partner, self.called[stem], votes=votes):
+                yield self.called[stem], votes
+        # beside the two there may be a mask; a table that happens to have such columns has more
+        wholes, votes = _PAIRS.get(name, ((), True)) if len(self.leading) <= 3 else ((), True)
+        for each in wholes:
+            if each in self.called and self._fits(partner, self.called[each]):
+                yield self.called[each], votes
+        yield from self._columns_cut_by(partner)
+
+    def _fits(self, partner: str, whole: str) -> bool:
+        """Whether the length of a partner is that of no axis of what it cuts."""
+        (size,) = self.shapes[partner]
+        return size not in self.leading[whole] and size not in self.shapes.get(whole, ())
+
+    def _cuts(self, partner: str, whole: str, *, votes: bool) -> bool:
+        """Whether the rows are those of another array; failing that, it is shorter and no other array is as long as the whole."""
+        if not self._fits(partner, whole):
+            return False
+        (size,) = self.shapes[partner]
+        others = [name for name in self.shapes if name not in (partner, whole)]
+        if any(self.shapes[name][0] == (size if votes else size - 1) for name in others):
+            return True
+        if whole not in self.shapes:
+            return False
+        alone = not any(self.shapes[name][0] in self.leading[whole] and not self._has_partner(name) for name in others)
+        # a lookup table is shorter than its index
+        shorter = partner.lower().endswith("_index") or size <= max(self.leading[whole]) + 1
+        return alone and shorter
+
+    def _has_partner(self, name: str) -> bool:
+        return any(f"{name.lower()}{suffix}" in self.called for suffix in (*_COUNTS, *_BOUNDS))
+
+    def _columns_cut_by(self, partner: str) -> Iterator[tuple[str, bool]]:
+        """The columns ``jet_pt``, ``jet_eta`` that ``jet_offsets`` or ``njet`` cuts, where other arrays have its rows."""
+        (size,) = self.shapes[partner]
+        name = partner.lower()
+        stem = next((name.removesuffix(suffix) for suffix in _BOUNDS if name.endswith(suffix)), None)
+        votes = stem is None
+        stem = name.removeprefix("n") if stem is None else stem
+        if stem in (name, "") or stem in self.called:
+            return
+        columns = [each for each in self.shapes if each.lower().startswith(f"{stem}_") and each != partner]
+        lengths = {self.shapes[each][0] for each in columns}
+        others = {shape[0] for each, shape in self.shapes.items() if each not in (partner, *columns)}
+        if len(lengths) == 1 and lengths.isdisjoint({size, *others}) and (size if votes else size - 1) in others:
+            yield from ((each, votes) for each in columns)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import numpy as np
 import xarray as xr
 from xarray.backends.common import NONE_VAR_NAME
 
-from ..core.model import ArrayInfo, Key, Kind, Role, StoredArray, StoredGroup
+from ..core.model import ArrayInfo, Key, Kind, Role, StoredArray, StoredGroup, text_of
 from ..core.voting import referenced_names
 
 # What the inference reads of a variable. xarray moves some of them from attrs to encoding when it decodes.
 _CF_ATTRS = (
     "axis standard_name units positive bounds climatology coordinates grid_mapping cell_measures ancillary_variables "
-    "formula_terms calendar"
+    "formula_terms calendar MATLAB_class"
 ).split()
 
 
@@ -31,6 +31,8 @@ def kind_of(dtype: Any, attrs: Mapping[str, Any]) -> Kind:
     if dtype.kind in "mM":
         return "time"
     if dtype.kind in "biufc":
+        if text_of(attrs.get("MATLAB_class")) == "char":
+            return "string"  # stored as numbers of characters
         units = attrs.get("units")
         encoded = isinstance(units, str) and " since " in units
         return "time" if encoded or str(attrs.get("dtype", "")).startswith("timedelta64") else "numeric"
@@ -62,6 +64,7 @@ def describe_group(group: StoredGroup, dims: Mapping[str, tuple[str | None, ...]
             _role(name, array, dims[name], claimed),
             array.unlimited,
             {attr: array.attrs[attr] for attr in _CF_ATTRS if attr in array.attrs},
+            array.dtype.kind not in "fc",
         )
         for name, array in group.arrays.items()
     ]
@@ -86,9 +89,12 @@ def describe_dataset(ds: xr.Dataset, prefix: Key = ()) -> list[ArrayInfo]:
         if name in ds.coords:
             role = "index" if dims == (str(name),) else "coord"
         unlimited = frozenset(axis for axis, dim in enumerate(variable.dims) if dim in unlimited_dims)
-        infos.append(
-            ArrayInfo(key, _known_shape(key, variable), kind_of(variable.dtype, found), dims, role, unlimited, found)
+        kind = kind_of(variable.dtype, found)
+        # integers with a fill value are floats once they are decoded
+        integral = np.dtype(variable.encoding.get("dtype") or np.float64).kind not in "fc" or (
+            getattr(variable.dtype, "kind", "O") not in "fc"
         )
+        infos.append(ArrayInfo(key, _known_shape(key, variable), kind, dims, role, unlimited, found, integral))
     return infos
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..core.model import ArrayInfo, GroupBatch, Inference, Key
 from ..core.voting import names_of
+from ..warnings import LeftOutWarning, warn
 
 Hidden = Mapping[str, tuple[int, ...]]
 """The batch size of each group that is left out, by its path in the store."""
@@ -96,3 +97,13 @@ def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
     if episodes_in is None:
         return text
     return f"{text}; episodes of different lengths become one Dataset with dt[{episodes_in!r}].td.concat('time')"
+
+
+def warn_empty(where: str, hidden: Sequence[str]) -> None:
+    """Warn that a tensordict holds nothing because every group of its store has a batch of its own."""
+    if hidden:
+        warn(
+            f"{where}: the tensordict is empty, because {len(hidden)} groups with a batch of their own are not shown; open one "
+            f"with group={hidden[0]!r}, all with xr.open_datatree(...) or nested=True",
+            LeftOutWarning,
+        )

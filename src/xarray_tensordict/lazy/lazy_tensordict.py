@@ -18,6 +18,7 @@ from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, regi
 from ..core.model import Key, group_name
 from ..core.suggest import there_are
 from ..dataset.entries import Entry, Plan, td_names
+from ..dataset.hidden_groups import warn_empty
 from ..tensors.reading import finish, read_together, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
 
@@ -330,6 +331,8 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Read everything into a ``TensorDict``."""
+        if not self.file.members and not self.file.key:
+            warn_empty(self.file.source.description, self.file.source.hidden)
         return self._load(None)
 
     def _load(self, selection: Selection | None) -> TensorDict:

@@ -21,6 +21,7 @@ from .._compat.xarray import bare_array, is_index_data, read
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
+from ..dataset.hidden_groups import warn_empty
 from ..dataset.record import infer_dataset
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
@@ -339,6 +340,8 @@ def to_tensordict(
         into = targets(plan, out)
     leaves = _leaves(plan, copy=copy, unbatched=unbatched, into=into)
     warn_left_out(plan.left_out)
+    if not leaves:
+        warn_empty("the Dataset", tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ())))
     td = Frame(plan.batches, leaves).filled(leaves)
     if out is not None:
         return fill(out, td)
