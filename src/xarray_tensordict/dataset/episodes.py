@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -68,16 +68,11 @@ def concat(
         part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
         parts[name] = _with_single_values(part, dim, unbatched, left_out)
     parts = _filled(parts, dim, fill_value or {})
-    _check_alike(parts, dim, {name: flat for name, (flat, _) in episodes.items()})
+    groups = {name: flat for name, (flat, _) in episodes.items()}
+    _check_alike(parts, dim, groups)
     parts = _with_shared_coords(parts, dim, left_out)
-    if left_out:
-        first = next(iter(episodes))
-        warn(
-            f"episodes were concatenated without {sorted(left_out)}, which have no batch dim: there is one array of them for "
-            f"each episode and not for each row. unbatched='expand' repeats them for each row; they are in the groups, for "
-            f"example dt[{first!r}]",
-            LeftOutWarning,
-        )
+    for sentence in _without(left_out, parts, dim, groups):
+        warn(sentence, LeftOutWarning)
     return _joined(dt, parts, dim, index, step)
 
 
@@ -106,8 +101,7 @@ def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tupl
         like = entries.get(frozenset(flat.variables))
         if like is not None:
             raise ValueError(
-                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)} "
-                f"Leave out what has another number of rows with drop_variables=[...] when opening"
+                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)}"
             )
     reasons = "; ".join(f"{name!r}: {inference.reason}" for name, (_, inference) in without.items())
     warn(f"groups without a batch are no episodes: {reasons}", LeftOutWarning)
@@ -138,16 +132,60 @@ def _why_none(dt: xr.DataTree) -> str:
     for name in natural_order(list(dt.children)):
         flat, inference = flat_view(dt.children[name])
         if not inference.batch_size and (counts := _row_counts(flat)):
-            return f" {name!r} is none:{counts} An episode has as many rows in most of its arrays."
+            return f" {name!r} is none:{counts}"
     return ""
 
 
 def _row_counts(flat: xr.Dataset) -> str:
-    """Two entries of a group that have different numbers of rows, as a sentence behind a space; "" where none have."""
+    """The entries of a group that have another number of rows than most, behind a space; "" where none have."""
     rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
-    first = max(rows, key=rows.__getitem__, default="")
-    other = next((key for key, count in rows.items() if count != rows[first]), None)
-    return "" if other is None else f" {first!r} has {rows[first]} rows, {other!r} {rows[other]}."
+    counts = list(rows.values())
+    most = max(counts, key=lambda count: (counts.count(count), -count), default=0)
+    odd = [key for key, count in rows.items() if count != most]
+    if not odd:
+        return ""
+    like = next(key for key, count in rows.items() if count == most)
+    return (
+        f" {odd[0]!r} has {rows[odd[0]]} rows, {like!r} {most}. Leave out what has another number of rows than most arrays: "
+        f"{_dropped(odd)} when opening"
+    )
+
+
+def _without(
+    left_out: set[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> list[str]:
+    """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
+    first = next(iter(parts))
+    other_rows = {
+        entry
+        for entry in left_out
+        if len({ds[entry].shape for ds in groups.values()}) > 1
+        or all(ds[entry].shape[:1] == (parts[name].sizes[dim] + 1,) for name, ds in groups.items())
+    }
+    found = []
+    if same := sorted(left_out - other_rows):
+        found.append(
+            f"episodes were concatenated without {same}, which have no batch dim: there is one array of them for each episode and "
+            f"not for each row. unbatched='expand' repeats them for each row; they are in the groups, for example dt[{first!r}]"
+        )
+    if other_rows:
+        found.append(
+            f"episodes were concatenated without {sorted(other_rows)}, which have another number of rows than the others"
+            f"{_rows_text(groups[first], parts[first], dim, other_rows)}; {_dropped(other_rows)} when opening leaves them out "
+            f"without this warning. They are in the groups, for example dt[{first!r}]"
+        )
+    return found
+
+
+def _rows_text(group: xr.Dataset, rows: xr.Dataset, dim: str, entries: Collection[str]) -> str:
+    named = {entry: group[entry].shape[0] for entry in sorted(entries)}
+    named |= {str(key): rows.sizes[dim] for key, v in list(rows.data_vars.items())[:1]}
+    return f" (in the first: {', '.join(f'{name}: {count}' for name, count in named.items())})"
+
+
+def _dropped(entries: Iterable[str]) -> str:
+    """The keyword of the opening that leaves entries out, in whichever group they are."""
+    return f"drop_variables={sorted({entry.rpartition('/')[2] for entry in entries})}"
 
 
 @dataclass(frozen=True)
@@ -290,7 +328,7 @@ def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str,
                 raise ValueError(
                     f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
                     f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
-                    f"drop_variables=[{entry!r}] when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                    f"{_dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
                 )
             raise ValueError(
                 f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
@@ -321,7 +359,7 @@ def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set
         if wrong is not None and entry in first.xindexes:
             raise ValueError(
                 f"the coordinate {entry!r} differs between the episodes {first_name!r} and {wrong!r}, so their features are not "
-                f"the same; select what they share, or leave it out with drop_variables=[{entry!r}] when opening"
+                f"the same; select what they share, or leave it out with {_dropped([entry])} when opening"
             )
         if wrong is not None:
             differ.add(entry)

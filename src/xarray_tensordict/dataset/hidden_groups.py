@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..core.model import ArrayInfo, GroupBatch, Inference, Key
+from ..core.model import ArrayInfo, GroupBatch, Inference, Key, StoredGroup
 from ..core.voting import names_of
 
 Hidden = Mapping[str, tuple[int, ...]]
@@ -62,22 +62,28 @@ def is_within(key: Key, groups: Collection[Key]) -> bool:
     return any(key[:length] in groups for length in range(len(key) + 1))
 
 
-def parent_of_episodes(hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo]) -> Key | None:
-    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries and features."""
+def parent_of_episodes(
+    hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> Key | None:
+    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries, dtypes and features."""
     for parent in dict.fromkeys(key[:-1] for key in hidden):
         groups = [key for key in inference.groups if key[:-1] == parent and key and inference.groups[key].sizes]
-        layouts = {frozenset(_layout(key, inference, infos)) for key in groups}
+        layouts = {frozenset(_layout(key, inference, infos, stored)) for key in groups}
         if len(groups) > 1 and len(layouts) == 1 and set(groups) <= set(hidden):
             return parent
     return None
 
 
-def _layout(group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo]) -> list[Any]:
-    """What episodes must agree on: names, kinds and feature sizes of the entries that have rows, and the scalars."""
+def _layout(
+    group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> list[Any]:
+    """What episodes must agree on: names, dtypes and feature sizes of the entries that have rows, and the scalars."""
     found: list[Any] = []
     for key, info in infos.items():
         if key[: len(group)] == group and (inference.classes[key] == "batched" or not info.shape):
-            found.append((key[len(group) :], info.kind, info.shape[1:]))
+            dtype = stored[key[:-1]].arrays[key[-1]].dtype
+            # strings of another longest length are strings
+            found.append((key[len(group) :], info.kind, dtype.kind if info.kind == "string" else dtype, info.shape[1:]))
     return found
 
 
