@@ -19,6 +19,7 @@ from ..core.naming import feature_name
 from ..warnings import LeftOutWarning, warn
 from .describe import describe_dataset, key_of
 from .episode_tables import holds_table, label_table, table_of
+from .hidden_groups import dropped, odd_rows
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed
 from .trees import flat_view
@@ -62,13 +63,17 @@ def concat(
     if not episodes:
         below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
         return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
+    groups = {name: flat for name, (flat, _) in episodes.items()}
     left_out: set[str] = set()
+    single: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():
         part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
         parts[name] = _with_single_values(part, dim, unbatched, left_out)
+        single |= part.single.keys() - part.coords
+    if unbatched == "expand":
+        _check_expanded(single, parts, dim, groups)
     parts = _filled(parts, dim, fill_value or {})
-    groups = {name: flat for name, (flat, _) in episodes.items()}
     _check_alike(parts, dim, groups)
     parts = _with_shared_coords(parts, dim, left_out)
     for sentence in _without(left_out, parts, dim, groups):
@@ -137,18 +142,7 @@ def _why_none(dt: xr.DataTree) -> str:
 
 
 def _row_counts(flat: xr.Dataset) -> str:
-    """The entries of a group that have another number of rows than most, behind a space; "" where none have."""
-    rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
-    counts = list(rows.values())
-    most = max(counts, key=lambda count: (counts.count(count), -count), default=0)
-    odd = [key for key, count in rows.items() if count != most]
-    if not odd:
-        return ""
-    like = next(key for key, count in rows.items() if count == most)
-    return (
-        f" {odd[0]!r} has {rows[odd[0]]} rows, {like!r} {most}. Leave out what has another number of rows than most arrays: "
-        f"{_dropped(odd)} when opening"
-    )
+    return odd_rows({str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"})
 
 
 def _without(
@@ -156,11 +150,11 @@ def _without(
 ) -> list[str]:
     """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
     first = next(iter(parts))
-    other_rows = {
+    longer = {name: (part.sizes[dim] + 1,) for name, part in parts.items()}
+    other_rows = _of_several_shapes(left_out, groups) | {
         entry
         for entry in left_out
-        if len({ds[entry].shape for ds in groups.values()}) > 1
-        or all(ds[entry].shape[:1] == (parts[name].sizes[dim] + 1,) for name, ds in groups.items())
+        if all(entry in ds.variables and ds[entry].shape[:1] == longer[name] for name, ds in groups.items())
     }
     found = []
     if same := sorted(left_out - other_rows):
@@ -171,21 +165,35 @@ def _without(
     if other_rows:
         found.append(
             f"episodes were concatenated without {sorted(other_rows)}, which have another number of rows than the others"
-            f"{_rows_text(groups[first], parts[first], dim, other_rows)}; {_dropped(other_rows)} when opening leaves them out "
-            f"without this warning. They are in the groups, for example dt[{first!r}]"
+            f"{_rows_text(other_rows, parts, dim, groups)}; {dropped(other_rows)} when opening leaves them out without this "
+            f"warning. They are in the groups, for example dt[{first!r}]"
         )
     return found
 
 
-def _rows_text(group: xr.Dataset, rows: xr.Dataset, dim: str, entries: Collection[str]) -> str:
-    named = {entry: group[entry].shape[0] for entry in sorted(entries)}
-    named |= {str(key): rows.sizes[dim] for key, v in list(rows.data_vars.items())[:1]}
-    return f" (in the first: {', '.join(f'{name}: {count}' for name, count in named.items())})"
+def _of_several_shapes(entries: Iterable[str], groups: Mapping[str, xr.Dataset]) -> set[str]:
+    shapes = {entry: {ds[entry].shape for ds in groups.values() if entry in ds.variables} for entry in entries}
+    return {entry for entry, found in shapes.items() if len(found) > 1}
 
 
-def _dropped(entries: Iterable[str]) -> str:
-    """The keyword of the opening that leaves entries out, in whichever group they are."""
-    return f"drop_variables={sorted({entry.rpartition('/')[2] for entry in entries})}"
+def _rows_text(
+    entries: Collection[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> str:
+    name = next(iter(parts))
+    shapes = {entry: groups[name][entry].shape[:1] for entry in sorted(entries) if entry in groups[name].variables}
+    shapes |= {str(key): (parts[name].sizes[dim],) for key, v in parts[name].data_vars.items() if key not in entries}
+    counts = [f"{entry}: {shape[0]}" for entry, shape in shapes.items() if shape]
+    return f" (in {name!r} {', '.join(counts[: len(entries) + 1])})"
+
+
+def _check_expanded(
+    entries: Iterable[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> None:
+    if wrong := _of_several_shapes(entries, groups):
+        raise ValueError(
+            f"unbatched='expand': {sorted(wrong)} have another shape in another episode, so no array of rows can hold them"
+            f"{_rows_text(wrong, parts, dim, groups)}; {dropped(wrong)} when opening leaves them out"
+        )
 
 
 @dataclass(frozen=True)
@@ -328,7 +336,7 @@ def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str,
                 raise ValueError(
                     f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
                     f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
-                    f"{_dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                    f"{dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
                 )
             raise ValueError(
                 f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
@@ -359,7 +367,7 @@ def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set
         if wrong is not None and entry in first.xindexes:
             raise ValueError(
                 f"the coordinate {entry!r} differs between the episodes {first_name!r} and {wrong!r}, so their features are not "
-                f"the same; select what they share, or leave it out with {_dropped([entry])} when opening"
+                f"the same; select what they share, or leave it out with {dropped([entry])} when opening"
             )
         if wrong is not None:
             differ.add(entry)

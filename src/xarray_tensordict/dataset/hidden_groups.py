@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..core.model import ArrayInfo, GroupBatch, Inference, Key, StoredGroup
@@ -28,7 +28,7 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     return {key: batch for key, batch in hidden.items() if kinds.get(key) not in shown}
 
 
-def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
+def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
     """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
     found: list[str] = []
     if inference.batch_size:
@@ -37,12 +37,47 @@ def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
         batched = [key for key in keys if inference.groups[key].sizes]
         others = [key for key in keys if not inference.groups[key].sizes]
         if batched and others and not is_within(keys[0], hidden):
-            reason = inference.groups[others[0]].reason
+            odd = others[0]
+            numeric = {key: info for key, info in infos.items() if info.shape and info.kind == "numeric"}
+            rows = {"/".join(key[len(odd) :]): i.shape[0] for key, i in numeric.items() if key[: len(odd)] == odd}
+            reason = inference.groups[odd].reason
             found.append(
                 f"groups of the same entries differ: {names_of(batched)} has batch size {list(inference.groups[batched[0]].sizes)}, "
-                f"{names_of(others)} none ({reason}), so none of them is left out"
+                f"{names_of(others)} none ({reason}), so none of them is left out.{odd_rows(rows)}"
             )
     return found
+
+
+def odd_rows(rows: Mapping[str, int]) -> str:
+    """Say which entries of an episode have another number of rows than most, behind a space; "" where none have.
+
+    Examples
+    --------
+    >>> odd_rows({"obs": 21, "actions": 20, "rewards": 20})[:34]
+    " 'obs' has 21 rows, 'actions' 20. "
+    """
+    counts = list(rows.values())
+    # an episode of as many of both has one observation more than actions
+    most = max(counts, key=lambda count: (counts.count(count), -count), default=0)
+    odd = [entry for entry, count in rows.items() if count != most]
+    if not odd:
+        return ""
+    like = next(entry for entry, count in rows.items() if count == most)
+    return (
+        f" {odd[0]!r} has {rows[odd[0]]} rows, {like!r} {most}. Leave out what has another number of rows than most arrays: "
+        f"{dropped(odd)} when opening"
+    )
+
+
+def dropped(entries: Iterable[str]) -> str:
+    """The keyword of the opening that leaves entries out, in whichever group they are.
+
+    Examples
+    --------
+    >>> dropped(["observations/obs"])
+    "drop_variables=['obs']"
+    """
+    return f"drop_variables={sorted({entry.rpartition('/')[2] for entry in entries})}"
 
 
 def _alike(inference: Inference) -> dict[tuple[Key, frozenset[Key]], list[Key]]:
