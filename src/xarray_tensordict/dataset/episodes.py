@@ -12,7 +12,7 @@ import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of
-from ..core.features import is_made_up, is_marked
+from ..core.features import is_made_up, is_marked, is_time_name
 from ..core.inference import infer_batch
 from ..core.model import Inference
 from ..core.naming import feature_name
@@ -78,7 +78,9 @@ def concat(
     parts = _with_shared_coords(parts, dim, left_out)
     for sentence in _without(left_out, parts, dim, groups):
         warn(sentence, LeftOutWarning)
-    return _joined(dt, parts, dim, index, step)
+    batches = [[str(each) for each in inference.batch_dims] for _, inference in episodes.values()]
+    also = [each for each in batches[0] if all(each in batch for batch in batches)]
+    return _joined(parts, dim, index, step, also)
 
 
 def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tuple[xr.Dataset, Inference]]:
@@ -206,7 +208,9 @@ class _Episode:
 
 
 def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
-    batch = str(inference.batch_dims[0])
+    dims = [str(each) for each in inference.batch_dims]
+    # of (env, time), the rows of an episode are its steps
+    batch = dim if dim in dims else next((each for each in dims if is_time_name(each)), dims[0])
     for name in taken:
         if name in ds.variables:
             raise ValueError(
@@ -387,7 +391,7 @@ def _chunked(part: xr.Dataset, dim: str) -> xr.Dataset:
     )
 
 
-def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str) -> xr.Dataset:
+def _joined(parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str, batch_dims: Sequence[str]) -> xr.Dataset:
     columns = join(parts, dim)
     numbered = [
         _chunked(part.drop_vars(columns), dim).assign_coords(
@@ -408,7 +412,9 @@ def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: s
     joined[index].attrs.update(
         names=list(parts), **_differing_attrs({name: part.attrs for name, part in parts.items()})
     )
-    return set_record_if_needed(joined, {(): (dim,)})
+    # the other batch dims of the episodes, (env, time), under which each row has them
+    others = [each for each in batch_dims if each != dim and each in joined.dims]
+    return set_record_if_needed(joined, {(): (dim, *others)})
 
 
 def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr.Dataset) -> xr.Dataset:
