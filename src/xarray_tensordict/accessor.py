@@ -99,9 +99,11 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
             The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
         by
             The variable that says where episodes end: the row behind each (``episode_ends``), one number for each row
-            (``episode_index``), or flags of their last rows (booleans). By default the first that is found of
+            (``episode_index``), or flags of their last rows (booleans), or of their first rows (``is_first``, ``is_init``). Of
+            ``terminated`` and ``truncated``, and of other such pairs, both are read. By default the first that is found of
             ``episode_ends``, ``index`` itself, ``episode_index``, ``collector/traj_ids``, ``terminals`` with ``timeouts``,
-            ``next/done`` and ``dones``. It is read.
+            ``terminated`` with ``truncated``, ``terminations`` with ``truncations``, ``is_last``, ``terminals``,
+            ``next/done``, ``dones`` and ``is_first``. It is read.
 
         Returns
         -------

@@ -230,6 +230,34 @@ class TestGroups:
         with pytest.raises(ValueError, match=r"holds no episodes.*There are some in 'data': dt\['data'\].td.concat"):
             tree().td.concat("time")
 
+    @SUFFIXES
+    @pytest.mark.parametrize("dim", ["time", "row"])
+    @pytest.mark.parametrize("order", [("env", "time"), ("time", "env")])
+    def test_of_several_envs_are_joined_along_their_steps(self, tmp_path, suffix, dim, order):
+        def steps(start: int, length: int) -> xr.Dataset:
+            rows = np.arange(start, start + 2 * length).reshape(2, length)
+            fields = {"obs": (("env", "time", "f"), rows[..., None] + [0.0, 0.5, 0.25]), "r": (("env", "time"), rows)}
+            return xr.Dataset(fields).transpose(*order, ...).td.set_batch_dims(list(order))
+
+        dt = xr.DataTree.from_dict({"/ep0": steps(0, 3), "/ep1": steps(100, 4)})
+        with open_tree(written(dt, tmp_path / f"envs{suffix}")) as opened:
+            ds = opened.td.concat(dim)
+            assert (ds.td.batch_dims, ds.td.batch_size) == ((dim, "env"), (7, 2))
+            assert ds["r"].transpose("env", dim).values.tolist() == [
+                [0, 1, 2, 100, 101, 102, 103],
+                [3, 4, 5, 104, 105, 106, 107],
+            ]
+            assert ds["obs"].isel(f=1).transpose("env", dim).values[1].tolist() == [
+                3.5,
+                4.5,
+                5.5,
+                104.5,
+                105.5,
+                106.5,
+                107.5,
+            ]
+            assert ds["step"].values.tolist() == [0, 1, 2, 0, 1, 2, 3]
+
     def test_with_rows_of_different_numbers_are_told_why(self, tmp_path):
         with h5py.File(tmp_path / "minari.h5", "w") as file:
             for number, length in enumerate((5, 7)):
@@ -297,6 +325,13 @@ class TestTables:
             {"terminals": ("row", FLAGS)},
             {"next/done": (("row", "one"), FLAGS[:, None])},
             {"dones": ("row", FLAGS.astype(int))},
+            {"dones": ("row", FLAGS.astype("f4"))},
+            {"terminated": ("row", np.isin(np.arange(10), [3])), "truncated": ("row", np.isin(np.arange(10), [9]))},
+            {"terminations": ("row", np.isin(np.arange(10), [9])), "truncations": ("row", np.isin(np.arange(10), [3]))},
+            {"is_last": ("row", FLAGS), "is_terminal": ("row", np.zeros(10, bool))},
+            {"is_last": ("row", FLAGS)},
+            {"is_first": ("row", np.isin(np.arange(10), [0, 4]))},
+            {"is_init": (("row", "one"), np.isin(np.arange(10), [0, 4])[:, None])},
         ],
         ids=lambda more: "+".join(more),
     )
@@ -323,6 +358,36 @@ class TestTables:
         assert cut(table(**more).td.concat("time", by=name)) == EPISODES
         with pytest.raises(ValueError, match="by: the dataset has no variable 'nothing'"):
             table(**more).td.concat("time", by="nothing")
+
+    @pytest.mark.parametrize(
+        "names", [("terminated", "truncated"), ("terminals", "timeouts"), ("is_terminal", "is_last")]
+    )
+    def test_cut_by_one_of_a_pair_are_cut_by_both(self, names):
+        ends = {names[0]: ("row", np.arange(10) == 3), names[1]: ("row", np.isin(np.arange(10), [6, 9]))}
+        for name in names:
+            joined = table(**ends).td.concat("time", by=name)
+            assert np.bincount(joined["episode"]).tolist() == [4, 3, 3]
+            assert {*names} <= {*joined.data_vars}
+        alone = table(**{names[0]: ends[names[0]]}).td.concat("time", by=names[0])
+        assert np.bincount(alone["episode"]).tolist() == [4, 6]
+
+    @pytest.mark.parametrize("dtype", [bool, int, "f4"])
+    def test_cut_by_flags_of_first_rows(self, dtype):
+        first = np.isin(np.arange(10), [0, 4]).astype(dtype)
+        assert cut(table(is_first=("row", first)).td.concat("time", by="is_first")) == EPISODES
+        first[0] = 0  # the table begins within an episode
+        assert cut(table(is_first=("row", first)).td.concat("time", by="is_first")) == EPISODES
+
+    @pytest.mark.parametrize("value", [0.5, 2.0, np.nan])
+    def test_by_flags_of_other_values_than_0_and_1_are_refused(self, value):
+        flags = FLAGS.astype(float)
+        flags[2] = value
+        with pytest.raises(ValueError, match=r"'dones' of dtype float64 .* expected one of 0 or 1"):
+            table(dones=("row", flags)).td.concat("time")
+
+    def test_by_a_list_are_refused_and_one_of_a_pair_is_enough(self):
+        with pytest.raises(TypeError, match=r"by: expected the name of one variable.*terminated with truncated"):
+            table(terminated=("row", FLAGS), truncated=("row", FLAGS)).td.concat("time", by=["terminated", "truncated"])
 
     def test_keep_the_numbers_of_a_part(self):
         """The episodes 7 and 5 of a LeRobot data set."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import warnings
 from pathlib import Path
@@ -25,6 +26,12 @@ def write(path: Path, arrays: dict[str, np.ndarray], form: str) -> Path:
         for name, values in arrays.items():
             group.create_array(name, data=values)
     return path
+
+
+def advised(sentence: str) -> list[str]:
+    """The names in ``drop_variables=[...]`` of a message."""
+    (names,) = re.findall(r"drop_variables=(\[.*?\])", sentence)
+    return ast.literal_eval(names)
 
 
 FORMATS = pytest.mark.parametrize("form", ["h5", "zarr2", "zarr3"])
@@ -93,6 +100,9 @@ def test_the_hint_to_join_them_is_given_only_where_it_works(tmp_path: Path, form
     wider = {**episodes(5, 9), "demo_1/obs": np.zeros((9, 3))}
     with xr.open_dataset(write(tmp_path / "wider", wider, form), engine="tensordict") as ds:
         assert "concat" not in repr(ds.td)
+    finer = {**episodes(5, 9), "demo_1/obs": np.zeros((9, 2), np.float32)}
+    with xr.open_dataset(write(tmp_path / "finer", finer, form), engine="tensordict") as ds:
+        assert "concat" not in repr(ds.td)
 
 
 @FORMATS
@@ -104,8 +114,9 @@ def test_of_the_same_entries_are_shown_or_left_out_together(tmp_path: Path, form
         arrays[f"demo_{number}/act"] = np.zeros((4, 2))
     path = write(tmp_path / "store", arrays, form)
     with pytest.warns(
-        InferredBatchWarning, match=r"same entries differ: 'demo_1' has batch size \[4\], 'demo_0', 'demo_2' none"
-    ):
+        InferredBatchWarning,
+        match=r"same entries differ: 'demo_1' has batch size \[4\], 'demo_0', 'demo_2' none.* 'obs' has 5 rows",
+    ) as told:
         ds = xr.open_dataset(path, engine="tensordict")
     assert {name.partition("/")[0] for name in map(str, ds.variables)} == {"demo_0", "demo_1", "demo_2"}
     ds.close()
@@ -114,6 +125,8 @@ def test_of_the_same_entries_are_shown_or_left_out_together(tmp_path: Path, form
         pytest.raises(ValueError, match=r"'demo_0' has the same entries .* 'obs' has 5 rows, 'act' 4"),
     ):
         dt.td.concat("time")
+    with xr.open_datatree(path, engine="tensordict", drop_variables=advised(str(told.list[0].message))) as dt:
+        assert dt.td.concat("time").sizes["time"] == 12
 
 
 @FORMATS
@@ -129,6 +142,51 @@ def test_episodes_of_which_one_has_an_entry_of_another_length_are_named_by_lengt
         dt.td.concat("time")
     with xr.open_datatree(path, engine="tensordict", drop_variables=["obs"]) as dt:
         assert dt.td.concat("time").sizes["time"] == 10
+
+
+MINARI = {"one group of entries": "", "entries in a group": "/obs"}
+
+
+@FORMATS
+@pytest.mark.parametrize("below", MINARI.values(), ids=MINARI)
+@pytest.mark.parametrize("lengths", [(5, 6), (5, 5)])
+def test_episodes_with_one_observation_more_than_actions_say_so_by_length_and_the_advice_joins_them(
+    tmp_path: Path, form: str, below: str, lengths: tuple[int, int]
+) -> None:
+    arrays = {}
+    for number, length in enumerate(lengths):
+        arrays[f"episode_{number}/observations{below}"] = np.zeros((length + 1, 4))
+        arrays |= {f"episode_{number}/{name}": np.arange(length * 1.0) for name in ("actions", "rewards")}
+    path = write(tmp_path / "store", arrays, form)
+    with warnings.catch_warnings(record=True) as caught, xr.open_datatree(path, engine="tensordict") as dt:
+        warnings.simplefilter("always")
+        try:
+            assert set(dt.td.concat("time").data_vars) == {"actions", "rewards"}
+            said = next(str(each.message) for each in caught if each.category is LeftOutWarning)
+        except ValueError as error:
+            said = str(error)
+    assert re.search(r"observations(/obs)?: 6, actions: 5|'observations' has 6 rows, 'actions' 5", said), said
+    assert "expand" not in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with xr.open_datatree(path, engine="tensordict", drop_variables=advised(said)) as dt:
+            joined = dt.td.concat("time")
+    assert joined["actions"].values.tolist() == [*range(5), *range(lengths[1])]
+
+
+@FORMATS
+def test_entries_of_other_shapes_cannot_be_expanded_and_the_error_names_them(tmp_path: Path, form: str) -> None:
+    arrays = episodes(5, 6)
+    for number, count in enumerate((3, 4)):
+        arrays[f"demo_{number}/camera/frames"] = np.zeros((count, 7))
+    path = write(tmp_path / "store", arrays, form)
+    with (
+        xr.open_datatree(path, engine="tensordict") as dt,
+        pytest.raises(ValueError, match=r"\['camera/frames'\] have another shape.*camera/frames: 3, .*: 5") as caught,
+    ):
+        dt.td.concat("time", unbatched="expand")
+    with xr.open_datatree(path, engine="tensordict", drop_variables=advised(str(caught.value))) as dt:
+        assert dt.td.concat("time", unbatched="expand").sizes["time"] == 11
 
 
 def test_an_index_of_pytables_is_not_shown_in_place_of_its_table(tmp_path: Path) -> None:

@@ -144,6 +144,56 @@ def test_where_nothing_says_what_became_of_a_chosen_dim_a_warning_names_it(
     assert not kept or set(kept) <= {*found.batch_dims}
 
 
+SWAPS: dict[str, tuple[dict[str, str], list[str], tuple[str, ...]]] = {
+    "a chosen one and another": ({"latitude": "longitude", "longitude": "latitude"}, ["latitude"], ("longitude",)),
+    "two chosen ones": ({"latitude": "member", "member": "latitude"}, ["member", "latitude"], ("latitude", "member")),
+    "passed on": ({"latitude": "longitude", "longitude": "place"}, ["longitude"], ("place",)),
+}
+
+
+@pytest.mark.parametrize("swap", SWAPS)
+def test_dims_whose_names_were_swapped_are_followed_by_their_sizes(ensemble: xr.Dataset, swap: str) -> None:
+    names, choice, expected = SWAPS[swap]
+    chosen = ensemble.drop_vars(["latitude", "longitude"]).td.set_batch_dims(choice)
+    renamed = chosen.rename(names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert renamed.td.batch_dims == expected
+        assert renamed.td.batch_size == chosen.td.batch_size
+        assert chosen.transpose("longitude", "latitude", ...).td.batch_dims == tuple(choice)
+    np.testing.assert_array_equal(renamed.td.to_tensordict()["t2m"], chosen.td.to_tensordict()["t2m"])
+
+
+@pytest.mark.parametrize("change", [lambda ds: ds.rename(y="x", x="y"), lambda ds: ds.transpose("time", "x", "y")])
+def test_dims_of_one_size_in_each_others_places_are_named_in_a_warning(change) -> None:
+    ds = xr.Dataset({"t": (("time", "y", "x"), np.zeros((5, 3, 3)))}).td.set_batch_dims("y")
+    with pytest.warns(InferredBatchWarning, match=r"\['y'\] stand at other places .* choose again with"):
+        assert change(ds).td.batch_dims == ("y",)
+
+
+def test_a_quantile_is_no_new_name_and_no_batch_dim(ensemble: xr.Dataset) -> None:
+    reduced = ensemble.td.set_batch_dims(["latitude", "time"]).quantile([0.1, 0.9], "time")
+    with pytest.warns(
+        InferredBatchWarning, match=r"\['time'\] are no dims any more; the batch dims are now \['latitude'\]"
+    ):
+        found = reduced.td.infer()
+    assert found.batch_dims == ("latitude",)
+    assert "is now" not in found.reason
+
+
+def test_a_dim_that_was_renamed_and_cut_is_named_in_a_warning(ensemble: xr.Dataset) -> None:
+    changed = ensemble.td.set_batch_dims(["latitude", "time"]).isel(time=slice(2)).rename(time="when")
+    with pytest.warns(InferredBatchWarning, match=r"\['time'\] are no dims any more.* choose again"):
+        assert changed.td.batch_dims == ("latitude",)
+
+
+def test_a_fit_along_a_chosen_dim_reduces_it_in_silence(ensemble: xr.Dataset) -> None:
+    fitted = ensemble.td.set_batch_dims(["latitude", "time"]).polyfit("time", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert fitted.td.batch_dims == ("latitude",)
+
+
 @pytest.mark.parametrize("choice", CHOICES, ids="-".join)
 @pytest.mark.parametrize(
     "reduce",

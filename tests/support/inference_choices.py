@@ -13,6 +13,8 @@ SQUARE = [raw("obs", 6, 3), raw("act", 6, 3)]
 TWICE = [named("cov", ("t", "s", "s"), (4, 2, 2)), var("x", t=4, s=2)]
 EPISODES = [raw("a/x", 4, 2), raw("a/y", 4), raw("b/x", 9, 2), raw("b/y", 9)]
 NAMED_EPISODES = [var("a/x", t=4, f=2), var("a/y", t=4), var("b/x", t=9, f=2), var("b/y", t=9)]
+SIZES = {"time": 6, "lat": 3, "lon": 4}
+SQUARE_SIZES = {"time": 6, "lat": 3, "lon": 3}
 ONE_ODD = [*EPISODES[:2], raw("b/x", 3, 2), raw("b/y", 2)]
 
 
@@ -33,10 +35,12 @@ def sized(*sizes: int, names: tuple[str | None, ...] | None = None) -> dict[Key,
     return {(): RecordedBatch(sizes, names)}
 
 
-def chosen(*names: str, others: str = "", **axes: str) -> dict[Key, RecordedBatch]:
-    """A record of names, as of ``set_batch_dims``: the other dims there were, and the dims that some variables had."""
+def chosen(
+    *names: str, others: str = "", sizes: Mapping[str, int] | None = None, **axes: str
+) -> dict[Key, RecordedBatch]:
+    """A record of names, as of ``set_batch_dims``: the other dims there were, the dims that some variables had, and their sizes."""
     then = {variable: tuple(dims.split()) for variable, dims in axes.items()}
-    return {(): RecordedBatch(None, names, frozenset(others.split()), then)}
+    return {(): RecordedBatch(None, names, frozenset(others.split()), then, sizes or {})}
 
 
 GIVEN = [
@@ -252,6 +256,38 @@ RECORDED = [
            recorded=chosen("time", "member")),
     Choice("a plain choice that the rest does not bear out", [var("x", time=2, lat=4), var("y", run=90, f=3)],
            recorded=chosen("run", "member", "time")),
+    Choice("two dims whose names were swapped", [var("x", time=6, lon=3, lat=4)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("two chosen dims whose names were swapped", [var("x", lat=6, time=3, lon=4)],
+           recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
+    Choice("three dims whose names went round", [var("x", lat=6, lon=3, time=4)],
+           recorded=chosen("time", "lat", others="lon", sizes=SIZES, x="time lat lon")),
+    Choice("a name that was passed on to the next dim", [var("x", time=6, lon=3, place=4)],
+           recorded=chosen("lon", others="time lat", sizes=SIZES, x="time lat lon")),
+    Choice("two transposed dims", [var("x", time=6, lon=4, lat=3)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("two transposed dims of which one is shorter now", [var("x", time=6, lon=4, lat=2)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("two dims of one size in each other's places", [var("x", time=6, lon=3, lat=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("two dims in each other's places, neither of its size", [var("x", time=6, lon=9, lat=8)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("two dims in each other's places, of unknown sizes", [var("x", time=6, lon=4, lat=3)],
+           recorded=chosen("lat", others="time lon", x="time lat lon")),
+    Choice("two dims that are not chosen in each other's places", [var("x", time=6, lon=4, lat=3)],
+           recorded=chosen("time", others="lat lon", x="time lat lon")),
+    Choice("swapped names behind a reduced dim", [var("x", lon=3, lat=4)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("swapped names of a variable that is gone", [var("y", time=6, lon=3, lat=4)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("a quantile in place of a dim", [var("x", quantile=2, lat=3, lon=4)],
+           recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
+    Choice("a renamed dim of its size", [var("x", when=6, lat=3, lon=4)],
+           recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
+    Choice("coefficients in place of a variable", [var("fit", degree=2, lat=3, lon=4)],
+           recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
+    Choice("another variable with a dim of the size of one that is gone", [var("y", when=6, lat=3, lon=4)],
+           recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
     Choice("a choice for a nested group", [var("a", t=6), var("g/x", t=6, agent=3, f=2)],
            recorded={(): RecordedBatch(None, ("t",)), ("g",): RecordedBatch(None, ("t", "agent"))}),
 ]  # fmt: skip

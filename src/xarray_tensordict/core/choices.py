@@ -204,7 +204,8 @@ def _by_recorded_names(
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
     followed, unclear = _followed(gone, names, record, ballot)
-    now = {dim: dim for dim in then if dim in sizes} | followed
+    exchanged, doubtful = _exchanged(record, ballot)
+    now = {dim: dim for dim in then if dim in sizes} | followed | exchanged
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
@@ -212,9 +213,14 @@ def _by_recorded_names(
     new = set(sizes) - set(now.values())
     renamed = [name for name in lost if name in unclear and new]
     warnings = [_gone(renamed, kept, ballot)] if renamed else []
+    if moved := sorted(doubtful.intersection(names)):
+        warnings.append(_unclear_order(moved, kept, ballot))
     if names and not kept:
         return None, warnings
-    front = _dims_in_front([info for info in ballot.voters if set(kept) & set(info.dims)], kept, new, ballot)
+    holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
+    known = record.axes.keys() & {"/".join(info.key) for info in ballot.arrays}
+    # a new dim in front may be one that was renamed and has another size now, or that of coefficients, as of polyfit
+    front = () if renamed or (gone.intersection(lost) and not known) else _dims_in_front(holders, kept, new, ballot)
     dims = front + kept
     reason = f"batch dims {names} are recorded in attrs['tensordict_batch_dims']"
     renames = [f"{name!r} is now {now[name]!r}" for name in names if now.get(name, name) != name]
@@ -238,12 +244,16 @@ def _followed(
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
-    has another dim in the place of the old one; after a reduction it has none there. One new dim for several that were all
-    chosen is the batch, whichever of them it was.
+    has another dim of the same size in the place of the old one; after a reduction it has none there, or one of another size
+    (``quantile``). One new dim for several that were all chosen is the batch, whichever of them it was.
     """
     coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
     arrays = {"/".join(info.key): [str(dim) for dim in info.dims] for info in ballot.arrays}
     found = {dim: coordinates[dim] for dim in gone if dim in coordinates}
+    sizes = sizes_of(ballot.arrays)
+    then = {dim for before in record.axes.values() for dim in before}
+    # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
+    of_new = {None, *(size for dim, size in sizes.items() if dim not in then)}
     had: dict[str, list[bool]] = {dim: [] for dim in gone}
     for variable, before in record.axes.items():
         after = arrays.get(variable, [])
@@ -261,11 +271,39 @@ def _followed(
         right = [dim for dim in after if dim in before or dim not in found.values()]
         for olds, news in _places(left, right):
             if len(olds) == len(news):
-                found = dict(zip(olds, news, strict=True)) | found
-        others = [dim for dim in right if dim not in before and dim not in found.values()]
+                pairs = zip(olds, news, strict=True)
+                found = {old: new for old, new in pairs if record.lengths.get(old, sizes[new]) == sizes[new]} | found
+        others = any(dim not in before and dim not in found.values() for dim in right)
         for dim in old:
-            had[dim].append(bool(others))
-    return found, {dim for dim, with_others in had.items() if not with_others or any(with_others)}
+            had[dim].append(others)
+    return found, {dim for dim, found_others in had.items() if any(found_others or [record.lengths.get(dim) in of_new])}
+
+
+def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
+    """Names that stand at other places now: what they are called now that were renamed, and those that may have been transposed.
+
+    The sizes tell: a transposition takes the size along with the name, ``rename(lat="lon", lon="lat")`` leaves it in its place.
+    """
+    arrays = {"/".join(info.key): info for info in ballot.arrays}
+    found: dict[str, str] = {}
+    unclear: set[str] = set()
+    for variable, before in record.axes.items():
+        if variable not in arrays:
+            continue
+        after = tuple(map(str, arrays[variable].dims))
+        if not record.lengths or len(after) != len(before):
+            before, after = tuple(dim for dim in before if dim in after), tuple(dim for dim in after if dim in before)
+        moved = [(old, new) for old, new in zip(before, after, strict=False) if old != new]
+        if len({*before}) < len(before) or not any(new in before for _, new in moved):
+            continue
+        sizes = {str(dim): size for dim, size in arrays[variable].axes}
+        by_name = sum(record.lengths.get(new) == sizes[new] for _, new in moved)
+        by_place = sum(record.lengths.get(old) == sizes[new] for old, new in moved)
+        if by_place == len(moved) and not by_name:
+            found |= dict(moved)
+        elif by_place >= by_name:
+            unclear |= {dim for pair in moved for dim in pair}
+    return found, unclear - found.keys()
 
 
 def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
@@ -293,6 +331,14 @@ def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
     return (
         f"{ballot.where}: the chosen batch dims {list(lost)} are no dims any more; {left}. If they were renamed, choose again with "
         f"ds.td.set_batch_dims(...)"
+    )
+
+
+def _unclear_order(moved: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
+    return (
+        f"{ballot.where}: {list(moved)} stand at other places than when they were chosen, and their sizes do not tell whether the "
+        f"arrays were transposed or the dims have other names now; the batch dims are taken to be {list(kept)}. If dims were "
+        f"renamed, choose again with ds.td.set_batch_dims(...)"
     )
 
 

@@ -113,13 +113,14 @@ class RecordedBatch:
 
     ``sizes`` is None where only names are recorded. ``in_front`` are the other dims that were there then and could stand in
     front of them, so that only dims that came later are taken for new batch dims. ``axes`` are the dims that some variables
-    had then, so that a renamed dim can be followed.
+    had then, and ``lengths`` the sizes of these dims, so that a renamed dim can be followed.
     """
 
     sizes: tuple[int, ...] | None
     names: tuple[str | None, ...] | None
     in_front: frozenset[str] = field(default=frozenset(), repr=False)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    lengths: Mapping[str, int] = field(default_factory=dict, repr=False)
 
 
 @dataclass

@@ -23,8 +23,19 @@ _TRAJECTORIES = "collector/traj_ids"
 _NUMBERS = ("episode", "episode_index", _TRAJECTORIES)
 """Columns that number the episodes: this package and Minari, LeRobot, torchrl's collectors."""
 
-_FLAGS = (("terminals", "timeouts"), ("terminals",), ("next/done",), ("dones",))
-"""Columns that are true in the last row of an episode: D4RL, torchrl, robomimic."""
+_PAIRS = (
+    ("terminals", "timeouts"),
+    ("terminated", "truncated"),
+    ("terminations", "truncations"),
+    ("is_last", "is_terminal"),
+)
+"""Columns of flags of which one alone misses ends of episodes: D4RL, gymnasium, Minari, RLDS."""
+
+_FLAGS = (*_PAIRS, ("is_last",), ("terminals",), ("next/done",), ("dones",))
+"""Columns that are true in the last row of an episode: these pairs, and those of torchrl and robomimic."""
+
+_FIRSTS = ("is_first", "is_init")
+"""Columns that are true in the first row of an episode: RLDS, torchrl."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,8 @@ class Table:
     where
         How messages call it.
     kind
-        What `values` are: the row behind each episode, one number for each row, or one flag for each row.
+        What `values` are: "ends", the row behind each episode; "numbers", one for each row; "flags" of last rows; or "firsts",
+        flags of first rows.
     name
         How messages call the values.
     values
@@ -82,6 +94,7 @@ def table_of(dt: xr.DataTree, dim: str, index: str, by: str | None, groups: Sequ
     ValueError
         Where nothing says so.
     """
+    _check_by(by)
     ends = _find(dt, (by, f"../{by}") if by is not None else _ENDS)
     node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
     rows = flatten(node)
@@ -91,9 +104,16 @@ def table_of(dt: xr.DataTree, dim: str, index: str, by: str | None, groups: Sequ
 
 def table_of_dataset(ds: xr.Dataset, dim: str, index: str, by: str | None) -> Table:
     """A Dataset as a table."""
+    _check_by(by)
     name = by or next((name for name in _ENDS if name in ds.variables), None)
     hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
     return _table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint)
+
+
+def _check_by(by: Any) -> None:
+    if by is not None and not isinstance(by, str):
+        pairs = " and ".join(" with ".join(pair) for pair in _PAIRS)
+        raise TypeError(f"by: expected the name of one variable, got {by!r}; of the pairs {pairs} one name is enough")
 
 
 def _table(
@@ -106,14 +126,13 @@ def _table(
         ends = rows.variables.get(by, ends)
         if ends is None:
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
-    kind, names = _columns(rows, index, batch)
-    if ends is not None:
-        kind, names = ("ends", ("episode_ends",)) if by is None else (_kind_of(by, ends, rows, batch), (by,))
+    kind, names = _said_by(by, ends, rows, batch) if ends is not None else _columns(rows, index, batch)
     if not names:
         raise ValueError(
             f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'next/done' or 'dones'; "
-            f"name another variable with by=. Found variables {sorted(map(str, rows.variables))}.{hint}"
+            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'terminated' with "
+            f"'truncated', 'is_first', 'is_last', 'next/done' or 'dones' of 0 and 1; name another variable with by=. Found "
+            f"variables {sorted(map(str, rows.variables))}.{hint}"
         )
     if not batch:
         raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
@@ -128,8 +147,9 @@ def _table(
     if not columns and ends is not None:
         columns = [ends]  # in the group above
     values = [_flat(column) for column in columns]
-    if kind == "flags":
-        values = [np.logical_or.reduce([found.astype(bool) for found in values])]
+    if kind in {"flags", "firsts"}:
+        checked = [_checked_flags(found, name, where) for found, name in zip(values, names, strict=True)]
+        values = [np.logical_or.reduce(checked)]
     elif kind == "ends":
         rows = rows.drop_vars([name for name in (names if by else _ENDS) if name in rows.variables])
     elif names[0] != _TRAJECTORIES:
@@ -137,8 +157,19 @@ def _table(
     return Table(rows, where, kind, " | ".join(names), values[0], along, run)
 
 
+def _said_by(by: str | None, ends: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """What the variable holds that was named, or found; of a pair of flags both are read where both are there."""
+    if by is None:
+        return "ends", ("episode_ends",)
+    kind = _kind_of(by, ends, rows, batch)
+    pair = next((pair for pair in _PAIRS if by in pair), ()) if kind == "flags" else ()
+    return kind, pair if pair and all(_is_column(rows, name, batch, "biuf") for name in pair) else (by,)
+
+
 def _kind_of(by: str, variable: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> str:
     """What the values of a variable that the caller named are."""
+    if by.rpartition("/")[2] in _FIRSTS:
+        return "firsts"
     if variable.dtype.kind == "b" or by in {name for names in _FLAGS for name in names}:
         return "flags"
     is_column = bool(_row_dims(variable, batch)) or variable.size in [rows.sizes[each] for each in batch[:1]]
@@ -151,15 +182,18 @@ def _columns(rows: xr.Dataset, index: str, batch: Sequence[str]) -> tuple[str, t
         if _is_column(rows, name, batch):
             return "numbers", (name,)
     for names in _FLAGS:
-        if all(_is_column(rows, name, batch) for name in names):
+        if all(_is_column(rows, name, batch, "biuf") for name in names):
             return "flags", names
+    for name in _FIRSTS:
+        if _is_column(rows, name, batch, "biuf"):
+            return "firsts", (name,)
     return "none", ()
 
 
-def _is_column(ds: xr.Dataset, name: str, batch: Sequence[str]) -> bool:
+def _is_column(ds: xr.Dataset, name: str, batch: Sequence[str], kinds: str = "biu") -> bool:
     """Whether a variable holds one number or flag for each row."""
     variable = ds.variables.get(name)
-    if variable is None or variable.dtype.kind not in "biu" or not variable.ndim:
+    if variable is None or variable.dtype.kind not in kinds or not variable.ndim:
         return False
     return variable.size == variable.shape[0] or bool(_row_dims(variable, batch))
 
@@ -221,6 +255,16 @@ def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
     return None
 
 
+def _checked_flags(values: np.ndarray[Any, Any], name: str, where: str) -> np.ndarray[Any, Any]:
+    flags = values.astype(bool)
+    if values.dtype.kind not in "biuf" or not np.array_equal(flags, values):
+        raise ValueError(
+            f"{where}: {name!r} of dtype {values.dtype} {values[:5].tolist()}... has values that are no flags; expected one of 0 "
+            f"or 1 for each row"
+        )
+    return flags
+
+
 def _flat(variable: xr.Variable) -> np.ndarray[Any, Any]:
     return np.asarray(variable.values).ravel()
 
@@ -275,13 +319,13 @@ def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
 
 
 def _ends_of_rows(table: Table, size: int) -> np.ndarray[Any, Any]:
-    """The row behind each run of equal numbers, or behind each flag; rows behind the last flag are an episode cut short."""
+    """The row behind each run of equal numbers or each flag, or of each first row; rows behind the last are an episode cut short."""
     values = table.values
     if values.size != size:
         raise ValueError(
             f"{table.where}: {table.name!r} has {values.size} elements for the {size} rows along {table.along!r}; expected one each"
         )
-    is_last = values[:-1] != values[1:] if table.kind == "numbers" else values[:-1]
+    is_last = {"numbers": values[:-1] != values[1:], "flags": values[:-1], "firsts": values[1:]}[table.kind]
     runs = np.arange(table.run, size + 1, max(table.run, 1))
     return np.union1d(np.flatnonzero(is_last) + 1, runs).astype("int64")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,13 +12,14 @@ import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of
-from ..core.features import is_made_up, is_marked
+from ..core.features import is_made_up, is_marked, is_time_name
 from ..core.inference import infer_batch
 from ..core.model import Inference
 from ..core.naming import feature_name
 from ..warnings import LeftOutWarning, warn
 from .describe import describe_dataset, key_of
 from .episode_tables import holds_table, label_table, table_of
+from .hidden_groups import dropped, odd_rows
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
 from .record import set_record_if_needed
 from .trees import flat_view
@@ -62,23 +63,24 @@ def concat(
     if not episodes:
         below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
         return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
+    groups = {name: flat for name, (flat, _) in episodes.items()}
     left_out: set[str] = set()
+    single: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():
         part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
         parts[name] = _with_single_values(part, dim, unbatched, left_out)
+        single |= part.single.keys() - part.coords
+    if unbatched == "expand":
+        _check_expanded(single, parts, dim, groups)
     parts = _filled(parts, dim, fill_value or {})
-    _check_alike(parts, dim, {name: flat for name, (flat, _) in episodes.items()})
+    _check_alike(parts, dim, groups)
     parts = _with_shared_coords(parts, dim, left_out)
-    if left_out:
-        first = next(iter(episodes))
-        warn(
-            f"episodes were concatenated without {sorted(left_out)}, which have no batch dim: there is one array of them for "
-            f"each episode and not for each row. unbatched='expand' repeats them for each row; they are in the groups, for "
-            f"example dt[{first!r}]",
-            LeftOutWarning,
-        )
-    return _joined(dt, parts, dim, index, step)
+    for sentence in _without(left_out, parts, dim, groups):
+        warn(sentence, LeftOutWarning)
+    batches = [[str(each) for each in inference.batch_dims] for _, inference in episodes.values()]
+    also = [each for each in batches[0] if all(each in batch for batch in batches)]
+    return _joined(parts, dim, index, step, also)
 
 
 def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tuple[xr.Dataset, Inference]]:
@@ -106,8 +108,7 @@ def _episode_groups(dt: xr.DataTree, *, quietly: bool = False) -> dict[str, tupl
         like = entries.get(frozenset(flat.variables))
         if like is not None:
             raise ValueError(
-                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)} "
-                f"Leave out what has another number of rows with drop_variables=[...] when opening"
+                f"group {dt.path!r}: {name!r} has the same entries as the episode {like!r}, and no batch:{_row_counts(flat)}"
             )
     reasons = "; ".join(f"{name!r}: {inference.reason}" for name, (_, inference) in without.items())
     warn(f"groups without a batch are no episodes: {reasons}", LeftOutWarning)
@@ -138,16 +139,63 @@ def _why_none(dt: xr.DataTree) -> str:
     for name in natural_order(list(dt.children)):
         flat, inference = flat_view(dt.children[name])
         if not inference.batch_size and (counts := _row_counts(flat)):
-            return f" {name!r} is none:{counts} An episode has as many rows in most of its arrays."
+            return f" {name!r} is none:{counts}"
     return ""
 
 
 def _row_counts(flat: xr.Dataset) -> str:
-    """Two entries of a group that have different numbers of rows, as a sentence behind a space; "" where none have."""
-    rows = {str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"}
-    first = max(rows, key=rows.__getitem__, default="")
-    other = next((key for key, count in rows.items() if count != rows[first]), None)
-    return "" if other is None else f" {first!r} has {rows[first]} rows, {other!r} {rows[other]}."
+    return odd_rows({str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"})
+
+
+def _without(
+    left_out: set[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> list[str]:
+    """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
+    first = next(iter(parts))
+    longer = {name: (part.sizes[dim] + 1,) for name, part in parts.items()}
+    other_rows = _of_several_shapes(left_out, groups) | {
+        entry
+        for entry in left_out
+        if all(entry in ds.variables and ds[entry].shape[:1] == longer[name] for name, ds in groups.items())
+    }
+    found = []
+    if same := sorted(left_out - other_rows):
+        found.append(
+            f"episodes were concatenated without {same}, which have no batch dim: there is one array of them for each episode and "
+            f"not for each row. unbatched='expand' repeats them for each row; they are in the groups, for example dt[{first!r}]"
+        )
+    if other_rows:
+        found.append(
+            f"episodes were concatenated without {sorted(other_rows)}, which have another number of rows than the others"
+            f"{_rows_text(other_rows, parts, dim, groups)}; {dropped(other_rows)} when opening leaves them out without this "
+            f"warning. They are in the groups, for example dt[{first!r}]"
+        )
+    return found
+
+
+def _of_several_shapes(entries: Iterable[str], groups: Mapping[str, xr.Dataset]) -> set[str]:
+    shapes = {entry: {ds[entry].shape for ds in groups.values() if entry in ds.variables} for entry in entries}
+    return {entry for entry, found in shapes.items() if len(found) > 1}
+
+
+def _rows_text(
+    entries: Collection[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> str:
+    name = next(iter(parts))
+    shapes = {entry: groups[name][entry].shape[:1] for entry in sorted(entries) if entry in groups[name].variables}
+    shapes |= {str(key): (parts[name].sizes[dim],) for key, v in parts[name].data_vars.items() if key not in entries}
+    counts = [f"{entry}: {shape[0]}" for entry, shape in shapes.items() if shape]
+    return f" (in {name!r} {', '.join(counts[: len(entries) + 1])})"
+
+
+def _check_expanded(
+    entries: Iterable[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
+) -> None:
+    if wrong := _of_several_shapes(entries, groups):
+        raise ValueError(
+            f"unbatched='expand': {sorted(wrong)} have another shape in another episode, so no array of rows can hold them"
+            f"{_rows_text(wrong, parts, dim, groups)}; {dropped(wrong)} when opening leaves them out"
+        )
 
 
 @dataclass(frozen=True)
@@ -160,7 +208,9 @@ class _Episode:
 
 
 def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
-    batch = str(inference.batch_dims[0])
+    dims = [str(each) for each in inference.batch_dims]
+    # of (env, time), the rows of an episode are its steps
+    batch = dim if dim in dims else next((each for each in dims if is_time_name(each)), dims[0])
     for name in taken:
         if name in ds.variables:
             raise ValueError(
@@ -290,7 +340,7 @@ def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str,
                 raise ValueError(
                     f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
                     f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
-                    f"drop_variables=[{entry!r}] when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                    f"{dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
                 )
             raise ValueError(
                 f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
@@ -321,7 +371,7 @@ def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set
         if wrong is not None and entry in first.xindexes:
             raise ValueError(
                 f"the coordinate {entry!r} differs between the episodes {first_name!r} and {wrong!r}, so their features are not "
-                f"the same; select what they share, or leave it out with drop_variables=[{entry!r}] when opening"
+                f"the same; select what they share, or leave it out with {dropped([entry])} when opening"
             )
         if wrong is not None:
             differ.add(entry)
@@ -341,7 +391,7 @@ def _chunked(part: xr.Dataset, dim: str) -> xr.Dataset:
     )
 
 
-def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str) -> xr.Dataset:
+def _joined(parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str, batch_dims: Sequence[str]) -> xr.Dataset:
     columns = join(parts, dim)
     numbered = [
         _chunked(part.drop_vars(columns), dim).assign_coords(
@@ -362,7 +412,9 @@ def _joined(dt: xr.DataTree, parts: Mapping[str, xr.Dataset], dim: str, index: s
     joined[index].attrs.update(
         names=list(parts), **_differing_attrs({name: part.attrs for name, part in parts.items()})
     )
-    return set_record_if_needed(joined, {(): (dim,)})
+    # the other batch dims of the episodes, (env, time), under which each row has them
+    others = [each for each in batch_dims if each != dim and each in joined.dims]
+    return set_record_if_needed(joined, {(): (dim, *others)})
 
 
 def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr.Dataset) -> xr.Dataset:

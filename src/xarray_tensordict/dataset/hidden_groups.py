@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.model import ArrayInfo, GroupBatch, Inference, Key
+from ..core.model import ArrayInfo, GroupBatch, Inference, Key, StoredGroup
 from ..core.voting import names_of
 from ..warnings import LeftOutWarning, warn
 
@@ -29,7 +29,7 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     return {key: batch for key, batch in hidden.items() if kinds.get(key) not in shown}
 
 
-def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
+def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
     """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
     found: list[str] = []
     if inference.batch_size:
@@ -38,12 +38,47 @@ def mixed_groups(inference: Inference, hidden: Collection[Key]) -> list[str]:
         batched = [key for key in keys if inference.groups[key].sizes]
         others = [key for key in keys if not inference.groups[key].sizes]
         if batched and others and not is_within(keys[0], hidden):
-            reason = inference.groups[others[0]].reason
+            odd = others[0]
+            numeric = {key: info for key, info in infos.items() if info.shape and info.kind == "numeric"}
+            rows = {"/".join(key[len(odd) :]): i.shape[0] for key, i in numeric.items() if key[: len(odd)] == odd}
+            reason = inference.groups[odd].reason
             found.append(
                 f"groups of the same entries differ: {names_of(batched)} has batch size {list(inference.groups[batched[0]].sizes)}, "
-                f"{names_of(others)} none ({reason}), so none of them is left out"
+                f"{names_of(others)} none ({reason}), so none of them is left out.{odd_rows(rows)}"
             )
     return found
+
+
+def odd_rows(rows: Mapping[str, int]) -> str:
+    """Say which entries of an episode have another number of rows than most, behind a space; "" where none have.
+
+    Examples
+    --------
+    >>> odd_rows({"obs": 21, "actions": 20, "rewards": 20})[:34]
+    " 'obs' has 21 rows, 'actions' 20. "
+    """
+    counts = list(rows.values())
+    # an episode of as many of both has one observation more than actions
+    most = max(counts, key=lambda count: (counts.count(count), -count), default=0)
+    odd = [entry for entry, count in rows.items() if count != most]
+    if not odd:
+        return ""
+    like = next(entry for entry, count in rows.items() if count == most)
+    return (
+        f" {odd[0]!r} has {rows[odd[0]]} rows, {like!r} {most}. Leave out what has another number of rows than most arrays: "
+        f"{dropped(odd)} when opening"
+    )
+
+
+def dropped(entries: Iterable[str]) -> str:
+    """The keyword of the opening that leaves entries out, in whichever group they are.
+
+    Examples
+    --------
+    >>> dropped(["observations/obs"])
+    "drop_variables=['obs']"
+    """
+    return f"drop_variables={sorted({entry.rpartition('/')[2] for entry in entries})}"
 
 
 def _alike(inference: Inference) -> dict[tuple[Key, frozenset[Key]], list[Key]]:
@@ -63,22 +98,28 @@ def is_within(key: Key, groups: Collection[Key]) -> bool:
     return any(key[:length] in groups for length in range(len(key) + 1))
 
 
-def parent_of_episodes(hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo]) -> Key | None:
-    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries and features."""
+def parent_of_episodes(
+    hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> Key | None:
+    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries, dtypes and features."""
     for parent in dict.fromkeys(key[:-1] for key in hidden):
         groups = [key for key in inference.groups if key[:-1] == parent and key and inference.groups[key].sizes]
-        layouts = {frozenset(_layout(key, inference, infos)) for key in groups}
+        layouts = {frozenset(_layout(key, inference, infos, stored)) for key in groups}
         if len(groups) > 1 and len(layouts) == 1 and set(groups) <= set(hidden):
             return parent
     return None
 
 
-def _layout(group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo]) -> list[Any]:
-    """What episodes must agree on: names, kinds and feature sizes of the entries that have rows, and the scalars."""
+def _layout(
+    group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> list[Any]:
+    """What episodes must agree on: names, dtypes and feature sizes of the entries that have rows, and the scalars."""
     found: list[Any] = []
     for key, info in infos.items():
         if key[: len(group)] == group and (inference.classes[key] == "batched" or not info.shape):
-            found.append((key[len(group) :], info.kind, info.shape[1:]))
+            dtype = stored[key[:-1]].arrays[key[-1]].dtype
+            # strings of another longest length are strings
+            found.append((key[len(group) :], info.kind, dtype.kind if info.kind == "string" else dtype, info.shape[1:]))
     return found
 
 

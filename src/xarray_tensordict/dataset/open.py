@@ -91,8 +91,8 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     episodes_in: Key | None = None
     if options.nested is None and layout.inference is not None:
         hidden = hidden_groups(layout.inference)
-        layout.warnings += mixed_groups(layout.inference, hidden)
-        episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos)
+        layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
+        episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)

@@ -4,7 +4,8 @@ A JSON text, because attributes are lost or changed otherwise: a one-element lis
 A list names the batch dims of the root; an object gives them for each group that does not simply follow the group
 above it, ``{"": ["time"], "next": ["time", "agent"]}``. Where the inference would not find the same, it also says what the
 Dataset looked like: ``"/in_front"`` lists the other dims, so that dims that come in front later (``xr.concat`` along a new
-dim) are taken for new batch dims and these are not; ``"/axes"`` holds the dims of a variable, so that ``rename`` is followed.
+dim) are taken for new batch dims and these are not; ``"/axes"`` holds the dims of a variable and ``"/sizes"`` the sizes of these
+dims, so that ``rename`` is followed and is not taken for a reduction or a transposition.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .describe import describe_dataset
 
 _IN_FRONT = "/in_front"
 _AXES = "/axes"
+_SIZES = "/sizes"
 
 Batches = Mapping[Key, Sequence[str | None]]
 
@@ -46,8 +48,10 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
     groups = dict(value) if isinstance(value, dict) else {"": value}
     in_front = groups.pop(_IN_FRONT, [])
     axes = groups.pop(_AXES, {})
+    sizes = groups.pop(_SIZES, {})
+    are_sizes = isinstance(sizes, dict) and all(type(size) is int for size in sizes.values())
     for names in (*groups.values(), in_front, *(axes.values() if isinstance(axes, dict) else [axes])):
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not (are_sizes and isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise ValueError(
                 f"{where}: expected a JSON list of dim names in attrs[{BATCH_DIMS_ATTR!r}], found {text!r}; set it with "
                 f"ds.td.set_batch_dims(...) or delete it"
@@ -56,7 +60,7 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
     found = {}
     for path, names in groups.items():
         own = {name: then for name, then in dims.items() if f"{name}/".startswith(f"{path}/" if path else "")}
-        found[_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own)
+        found[_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own, sizes)
     return found
 
 
@@ -84,21 +88,23 @@ def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
     if others or len(names) > 1 or not _says(infer_batch(infos, group_attrs={(): ds.attrs}), batches):
         value = value if isinstance(value, dict) else {"": value}
         value |= {_IN_FRONT: others} if others else {}
-        value |= {_AXES: axes} if (axes := _axes(holders, names)) else {}
+        value |= _axes(holders, names)
     ds = ds.copy(deep=False)
     ds.attrs = {**ds.attrs, BATCH_DIMS_ATTR: json.dumps(value)}
     return ds
 
 
-def _axes(infos: Sequence[ArrayInfo], names: set[str]) -> dict[str, list[str]]:
-    """The dims of few variables that have all of the batch dims between them, those with the most first."""
-    found: dict[str, list[str]] = {}
+def _axes(infos: Sequence[ArrayInfo], names: set[str]) -> dict[str, Any]:
+    """The dims, and their sizes, of few variables that have all of the batch dims between them, those with the most first."""
+    axes: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
     missing = set(names)
     for info in sorted(infos, key=lambda info: (-len(names.intersection(info.dims)), -len(info.dims), info.key)):
         if missing.intersection(info.dims):
-            found["/".join(info.key)] = [str(dim) for dim in info.dims]
+            axes["/".join(info.key)] = [str(dim) for dim in info.dims]
+            sizes |= {str(dim): size for dim, size in info.axes}
             missing.difference_update(info.dims)
-    return found
+    return {_AXES: axes, _SIZES: sizes} if axes else {}
 
 
 def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
