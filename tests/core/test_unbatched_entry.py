@@ -51,6 +51,22 @@ def test_what_json_cannot_hold_or_what_is_long_is_base64(values):
     np.testing.assert_array_equal(decoded, values)
 
 
+def test_one_element_is_a_list():
+    encoded, _ = both(np.array([7]))
+    assert encoded["data"] == [7]
+
+
+def test_the_smallest_and_the_largest_number_of_a_dtype_come_back():
+    for dtype in ("u8", "i8", "i1"):
+        values = np.array([np.iinfo(dtype).min, 1, np.iinfo(dtype).max], dtype)
+        np.testing.assert_array_equal(both(values)[1], values, strict=True)
+
+
+def test_text_is_a_list_with_the_same_words_as_numbers():
+    encoded = encode_array(np.array(["a", "bc"]), ("x",), attrs={"long_name": "n"}, role="data")
+    assert encoded == {"dims": ["x"], "dtype": "str", "attrs": {"long_name": "n"}, "role": "data", "data": ["a", "bc"]}
+
+
 def test_1024_elements_are_still_a_list():
     encoded, _ = both(np.arange(1024))
     assert encoded["data"] == list(range(1024))

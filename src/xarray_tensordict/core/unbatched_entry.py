@@ -52,7 +52,7 @@ def encode_array(
     dtype = values.dtype
     if dtype.kind in "OUT":
         return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": values.tolist()}
-    native = np.ascontiguousarray(values).astype(dtype.newbyteorder("="), copy=False).reshape(values.shape)
+    native = np.ascontiguousarray(values, dtype.newbyteorder("=")).reshape(values.shape)
     plain = native.view("int64") if dtype.kind in "mM" else native
     listable = plain.dtype.kind in "biu" or (
         plain.dtype.kind == "f" and plain.dtype.itemsize <= 8 and bool(np.isfinite(plain).all())
@@ -82,10 +82,8 @@ def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """
     dtype = np.dtype(encoded["dtype"])
     data = encoded["data"]
-    raw = np.dtype("int64") if dtype.kind in "mM" else dtype
     is_file = isinstance(data, str) and dtype.kind != "U"
-    values = _from_base64(data) if is_file else np.array(data, dtype=raw)
-    return values.view(dtype) if dtype.kind in "mM" else values.astype(dtype, copy=False)
+    return np.asarray(_from_base64(data) if is_file else data, dtype)
 
 
 def _to_base64(values: np.ndarray[Any, Any]) -> str:
