@@ -19,6 +19,19 @@ PRIVATE_ATTRIBUTES = frozenset(
 )
 
 
+def defined(path: Path) -> Iterator[str]:
+    """The names that a file gives to functions, classes, variables and attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+
+
+OWN = frozenset(name for path in SOURCE.rglob("*.py") for name in defined(path))
+"""What this package defines: an attribute that is none of these and begins with "_" is somebody else's."""
+
+
 def strays(path: Path) -> Iterator[str]:
     """The private names of libraries that a file uses."""
     tree = ast.parse(path.read_text())
@@ -39,6 +52,10 @@ def strays(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
             is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"} and node.attr in own
             if not is_own:
+                yield f".{node.attr}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            is_of_python = isinstance(node.value, ast.Name) and node.value.id in {"os", "sys"}
+            if node.attr not in OWN and not is_of_python:
                 yield f".{node.attr}"
 
 
@@ -68,5 +85,6 @@ def test_a_stray_is_found(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(
         "from zarr.core.sync import sync\nimport tensordict._td\nfrom xarray import Dataset\nx = variable._data\n"
+        "y = variable._in_memory\n"
     )
-    assert sorted(strays(path)) == ["._data", "tensordict._td", "zarr.core.sync.sync"]
+    assert sorted(strays(path)) == ["._data", "._in_memory", "tensordict._td", "zarr.core.sync.sync"]

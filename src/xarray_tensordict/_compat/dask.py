@@ -11,6 +11,13 @@ from typing import Any
 import dask
 import dask.array
 import numpy as np
+from dask.callbacks import Callback
+
+
+def functions_of(callback: Callback) -> Any:
+    """What a callback does at the start, before and after each task, and at the end, as schedulers take it."""
+    functions: Any = callback._callback
+    return functions
 
 
 def compute_arrays(arrays: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

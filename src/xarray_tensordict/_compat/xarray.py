@@ -120,6 +120,12 @@ def in_memory(variable: xr.Variable) -> bool:
     return isinstance(data, (np.ndarray, indexing.NumpyIndexingAdapter))
 
 
+def is_loaded(variable: xr.Variable) -> bool:
+    """Whether nothing is left to read, as xarray itself says."""
+    loaded: bool = variable._in_memory
+    return loaded
+
+
 def is_index_data(variable: xr.Variable) -> bool:
     """Whether the values are those of a pandas index, which must never change."""
     data: Any = variable._data

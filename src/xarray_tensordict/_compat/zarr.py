@@ -20,7 +20,7 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 from zarr.storage._common import make_store_path
 
 from ..formats.array_wrappers import FLOAT_CODES
@@ -57,6 +57,11 @@ def base_store(store: Any) -> Any:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
+
+
+def dictionary_of(store: MemoryStore) -> Any:
+    """The dictionary that a store in memory keeps its entries in."""
+    return store._store_dict
 
 
 def is_transactional(store: Any) -> bool:

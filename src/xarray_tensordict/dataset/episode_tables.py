@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from .._compat.xarray import is_loaded
 from ..core.features import is_time_name
 from ..core.metadata import BATCH_DIMS_ATTR
 from .record import infer_dataset, set_record_if_needed
@@ -237,7 +238,7 @@ def _joined(rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: s
     lazy = {
         label: variable.chunk(variable.encoding.get("preferred_chunks", {}))
         for label, variable in rows.variables.items()
-        if not variable._in_memory and variable.chunks is None and {*dims}.intersection(variable.dims)
+        if not is_loaded(variable) and variable.chunks is None and {*dims}.intersection(variable.dims)
     }
     stacked = rows.assign(lazy).stack({dim: (other, steps)}, create_index=False).transpose(dim, ...)
     stacked.attrs.pop(BATCH_DIMS_ATTR, None)

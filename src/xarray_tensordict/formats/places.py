@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath, ZipStore
 
 from .._compat.xarray import data_of
-from .._compat.zarr import base_store
+from .._compat.zarr import base_store, dictionary_of
 
 _INNER = (
     "array",
@@ -109,7 +109,7 @@ def _of_store(store: Store) -> Place:
     if isinstance(store, ZipStore):
         return _of_file(store.path)
     if isinstance(store, MemoryStore):
-        return Place(("dictionary", id(store._store_dict)))
+        return Place(("dictionary", id(dictionary_of(store))))
     if isinstance(store, FsspecStore):
         return _of_filesystem(store.fs, store.path)
     if isinstance(store, ObjectStore):

@@ -21,6 +21,7 @@ from dask.callbacks import Callback, local_callbacks
 from dask.local import MultiprocessingPoolExecutor
 from dask.system import CPU_COUNT
 
+from .._compat.dask import functions_of
 from .._compat.zarr import await_requests
 
 _POLL = 0.05
@@ -171,7 +172,7 @@ def own_callbacks(*callbacks: Callback) -> Iterator[dict[str, Any]]:
         return
     context: Any = local_callbacks
     with context() as for_all:
-        yield {"callbacks": [*for_all, *(each._callback for each in callbacks)]}
+        yield {"callbacks": [*for_all, *(functions_of(each) for each in callbacks)]}
 
 
 def _takes_callbacks() -> bool:
