@@ -203,6 +203,17 @@ def group_name(key: Key) -> str:
     return "/" + "/".join(key)
 
 
+def path_key(path: str | None) -> Key:
+    """The key of a group that ``group=``, or a store, writes as a path; ``()`` for the root.
+
+    Examples
+    --------
+    >>> path_key("/data/demo_0/"), path_key(None)
+    (('data', 'demo_0'), ())
+    """
+    return tuple(part for part in (path or "").split("/") if part)
+
+
 Kind = Literal["numeric", "string", "time", "object"]
 """What the elements are. ``"time"``: datetimes and timedeltas, encoded ones (``units = "days since ..."``) included."""
 

@@ -28,6 +28,7 @@ from ..core.model import (
     StoredArray,
     StoredGroup,
     group_name,
+    path_key,
     walk,
 )
 from ..core.naming import (
@@ -217,8 +218,7 @@ def _infer(
         # the caller names the batch, too; names that are recorded have become those of the arrays already
         recorded = {key: replace(batch, names=None) if batch.sizes else batch for key, batch in recorded.items()}
     unnamed = options.dims or any(None in info.dims for info in infos.values())
-    inside = (options.group or "").strip("/")
-    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or inside):
+    if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or path_key(options.group)):
         return None
     asked: dict[str, Any] = {
         "given": options.batch_dims,
@@ -228,7 +228,7 @@ def _infer(
         "where": store.description,
     }
     found = infer_batch(infos.values(), **asked)
-    enclosing = store.enclosing() if inside and may_have_more(found, infos.values()) else None
+    enclosing = store.enclosing() if options.group and may_have_more(found, infos.values()) else None
     return found if enclosing is None else infer_batch(infos.values(), **asked, beside=_arrays_in_groups(enclosing))
 
 
@@ -305,7 +305,7 @@ def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims])
 
 def _path_in_store(key: Key, options: OpenOptions) -> str:
     """The path of a group from the root of the store, as ``group=`` takes it."""
-    return group_name((*(part for part in (options.group or "").split("/") if part), *key))
+    return group_name((*path_key(options.group), *key))
 
 
 def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:

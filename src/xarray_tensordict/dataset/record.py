@@ -19,7 +19,7 @@ import xarray as xr
 from ..core.features import feature_dims
 from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
+from ..core.model import ArrayInfo, Inference, Key, RecordedBatch, path_key
 from ..warnings import InferredBatchWarning, warn
 from .describe import describe_dataset
 
@@ -60,12 +60,8 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
     found = {}
     for path, names in groups.items():
         own = {name: then for name, then in dims.items() if f"{name}/".startswith(f"{path}/" if path else "")}
-        found[_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own, sizes)
+        found[path_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own, sizes)
     return found
-
-
-def _key(path: str) -> Key:
-    return tuple(part for part in path.split("/") if part)
 
 
 def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:

@@ -13,7 +13,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.metadata import ARRAY_ATTR
-from ..core.model import Key, group_name
+from ..core.model import Key, group_name, path_key
 from .describe import key_of
 
 ENCODING_KEY = "xarray_tensordict"
@@ -54,7 +54,7 @@ def classes_of(ds: xr.Dataset, names: Iterable[Any] | None = None) -> dict[Key, 
     {('next',): 'robots.Observation'}
     """
     noted: Mapping[str, Any] = ds.encoding.get(ENCODING_KEY, {}).get(_CLASSES, {})
-    found = {tuple(part for part in path.split("/") if part): entry for path, entry in noted.items()}
+    found = {path_key(path): entry for path, entry in noted.items()}
     fields = _fields(ds.variables if names is None else names, found)
     return {key: entry["class"] for key, entry in found.items() if fields[key] == entry["fields"]}
 

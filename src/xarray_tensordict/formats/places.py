@@ -18,6 +18,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Stor
 
 from .._compat.xarray import data_of
 from .._compat.zarr import base_store, dictionary_of
+from ..core.model import path_key
 
 _INNER = (
     "array",
@@ -53,7 +54,7 @@ class Place:
 
     def below(self, path: str) -> Place:
         """A place further down."""
-        return Place(self.system, (*self.parts, *_parts(path)))
+        return Place(self.system, (*self.parts, *path_key(path)))
 
 
 def place_of(source: Any) -> Place:
@@ -84,13 +85,9 @@ def overlap(one: Place, other: Place) -> bool:
     return one.system == other.system and one.parts[:length] == other.parts[:length]
 
 
-def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.split("/") if part)
-
-
 def _of_file(path: Any) -> Place:
     text = os.fsdecode(path).removeprefix("file://")
-    return Place("file", _parts(os.path.realpath(os.path.expanduser(text)).replace(os.sep, "/")))
+    return Place("file", path_key(os.path.realpath(os.path.expanduser(text)).replace(os.sep, "/")))
 
 
 def _of_url(url: str) -> Place:
@@ -98,7 +95,7 @@ def _of_url(url: str) -> Place:
 
     scheme, _, rest = url.rpartition("::")[2].partition("://")
     if scheme in {"memory", "s3", "s3a", "gs", "gcs"} and "::" not in url:
-        return Place(_protocol(scheme), _parts(rest))
+        return Place(_protocol(scheme), path_key(rest))
     filesystem, path = fsspec.core.url_to_fs(url)
     return _of_filesystem(filesystem, path)
 
@@ -127,7 +124,7 @@ def _of_filesystem(filesystem: Any, path: str) -> Place:
         return _of_file(path)
     archive = getattr(filesystem, "fo", None)
     system = _protocol(protocol) if archive is None else (protocol, str(archive))
-    return Place(system, _parts(path))
+    return Place(system, path_key(path))
 
 
 def _of_obstore(store: Any) -> Place:
@@ -138,8 +135,8 @@ def _of_obstore(store: Any) -> Place:
     config = getattr(store, "config", None) or {}
     bucket = next((str(config[name]) for name in ("bucket", "container_name") if config.get(name)), None)
     if bucket is None:
-        return Place((kind, id(store)), _parts(prefix))
-    return Place(_protocol(kind.removesuffix("Store").lower()), (bucket, *_parts(prefix)))
+        return Place((kind, id(store)), path_key(prefix))
+    return Place(_protocol(kind.removesuffix("Store").lower()), (bucket, *path_key(prefix)))
 
 
 def _protocol(name: str) -> str:

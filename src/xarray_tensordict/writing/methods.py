@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import xarray as xr
 
+from ..core.model import path_key
 from ..core.suggest import check_choice, there_are
 from .plan import Source, WriteOptions, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
@@ -253,7 +254,7 @@ def write_h5(
     if asked.append_dim is not None and asked.mode not in {None, "a"}:
         raise ValueError(f"append_dim={asked.append_dim!r} goes with mode='a' or none, found mode={asked.mode!r}")
     add_unlimited(source, unlimited_dims)
-    return create_file(source, path, asked, tuple(part for part in (group or "").split("/") if part))
+    return create_file(source, path, asked, path_key(group))
 
 
 def _source_of(data: xr.Dataset | xr.DataTree) -> Source:

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
-from ...core.model import Key, LeftOut, StoredGroup, group_name
+from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
 from .attrs import (
@@ -93,7 +93,7 @@ class Hdf5Store:
         if root is not None and not isinstance(root, str):
             raise ValueError(f"group must be a string or None, not {root!r}")
         opened = open_source(source)
-        store = cls(opened, tuple(part for part in (root or "").split("/") if part), allow_pickle=allow_pickle)
+        store = cls(opened, path_key(root), allow_pickle=allow_pickle)
         wrong = None
         try:
             with opened.locked() as base:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name
+from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name, path_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
 from ..base import StoreOptions
@@ -39,7 +39,7 @@ def open_memmap(path: str, description: str, options: StoreOptions) -> MemmapSto
             level = read_checkpoint(location, description, options)
         else:
             level = LevelReader(allow_pickle=options.allow_pickle).level(location)
-    key = tuple(part for part in (options.group or "").split("/") if part)
+    key = path_key(options.group)
     try:
         return MemmapStore(level, key, description)
     except KeyError:

@@ -47,6 +47,7 @@ from ..._compat.zarr import (
     unwrapped,
 )
 from ...core.metadata import COMMIT_ATTR
+from ...core.model import path_key
 from ...core.suggest import there_are
 from ...quiet import ZARR_SAYS, quiet
 from ..base import StoreOptions
@@ -242,7 +243,7 @@ def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
     FileNotFoundError
         Where there is none; the groups there are get listed.
     """
-    parts = [part for part in (path or "").split("/") if part]
+    parts = path_key(path)
     if not parts:
         return group
     node: Node | None

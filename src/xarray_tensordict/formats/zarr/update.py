@@ -28,7 +28,7 @@ from ...core.metadata import (
     batch_record,
     own_array_record,
 )
-from ...core.model import GroupBatch, Key
+from ...core.model import GroupBatch, Key, path_key
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.record import infer_dataset
@@ -178,7 +178,7 @@ def _record_batches(there: There) -> None:
     Recorded names stay: the flat view may have others.
     """
     for path, group in there.groups.items():
-        key = tuple(part for part in path.split("/") if part)
+        key = path_key(path)
         batch = next((there.batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in there.batches), None)
         if batch is None or BATCH_ATTR not in group.attrs:
             continue

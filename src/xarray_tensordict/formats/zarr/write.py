@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, MemoryStore, ZipStore
 
 from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
 from ...core.metadata import INCOMPLETE_ATTR
-from ...core.model import Key, group_name
+from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
 from ...writing.replacing import replaced
 from ...writing.running import compute_all
@@ -381,14 +381,14 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
     PermissionError
         For a store, or a group of one, that was opened for reading only.
     """
-    prefix = tuple(part for part in (group or "").split("/") if part)
+    prefix = path_key(group)
     if type(store).__module__ == "fsspec.mapping":
         store = zarr.storage.FsspecStore.from_mapper(store)
     description = describe_source(store)
     if getattr(store, "read_only", False) is True:
         raise PermissionError(f"{description}: the store was opened for reading only; open it for writing")
     if isinstance(store, zarr.Group | zarr.storage.StorePath):
-        prefix = (*(part for part in store.path.split("/") if part), *prefix)
+        prefix = (*path_key(store.path), *prefix)
         store = store.store
     if isinstance(store, zarr.storage.LocalStore):
         return _folder(store.root, description, prefix)
