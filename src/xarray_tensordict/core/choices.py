@@ -15,16 +15,6 @@ from .suggest import there_are
 BatchDims = str | Sequence[str] | int
 
 
-def sizes_of(arrays: Iterable[ArrayInfo]) -> dict[str, int]:
-    """The size of each named dim; the larger one where two arrays disagree."""
-    sizes: dict[str, int] = {}
-    for info in arrays:
-        for dim, size in info.axes:
-            if dim is not None:
-                sizes[dim] = max(size, sizes.get(dim, 0))
-    return sizes
-
-
 # -- rule 1: given -----------------------------------------------------------------------------------------------------
 
 
@@ -54,7 +44,7 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
             raise TypeError(f"batch_dims: expected names of dims, got {name!r} of type {type(name).__name__}")
     if len(set(names)) < len(names):
         raise ValueError(f"batch_dims={list(names)}: a dim can be a batch dim only once")
-    sizes = sizes_of(ballot.arrays)
+    sizes = ballot.sizes
     reason = f"batch_dims={list(names)} was given"
     unknown = [name for name in names if name not in sizes]
     if not unknown:
@@ -199,7 +189,7 @@ def _by_recorded_names(
 ) -> tuple[GroupBatch | None, list[str]]:
     """Renamed dims are followed, reduced ones dropped; dims that are now in front are added in front."""
     names = [name for name in record.names or () if name is not None]
-    sizes = sizes_of(ballot.arrays)
+    sizes = ballot.sizes
     then = record.in_front.union(names, *record.axes.values())
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
@@ -218,7 +208,7 @@ def _by_recorded_names(
     if names and not kept:
         return None, warnings
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
-    known = record.axes.keys() & {"/".join(info.key) for info in ballot.arrays}
+    known = record.axes.keys() & ballot.by_path.keys()
     # a new dim in front may be one that was renamed and has another size now, or that of coefficients, as of polyfit
     front = () if renamed or (gone.intersection(lost) and not known) else _dims_in_front(holders, kept, new, ballot)
     dims = front + kept
@@ -248,17 +238,17 @@ def _followed(
     (``quantile``). One new dim for several that were all chosen is the batch, whichever of them it was.
     """
     coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
-    arrays = {"/".join(info.key): [str(dim) for dim in info.dims] for info in ballot.arrays}
     found = {dim: coordinates[dim] for dim in gone if dim in coordinates}
-    sizes = sizes_of(ballot.arrays)
+    sizes = ballot.sizes
     then = {dim for before in record.axes.values() for dim in before}
     # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
     of_new = {None, *(size for dim, size in sizes.items() if dim not in then)}
     had: dict[str, list[bool]] = {dim: [] for dim in gone}
     for variable, before in record.axes.items():
-        after = arrays.get(variable, [])
-        if not after:
+        info = ballot.by_path.get(variable)
+        if info is None or not info.dims:
             continue
+        after = [str(dim) for dim in info.dims]
         old = [dim for dim in before if dim in gone]
         new = [dim for dim in after if dim not in before]
         stacks = {found[dim] for dim in old if dim in found} - coordinates.keys()
@@ -284,19 +274,19 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], s
 
     The sizes tell: a transposition takes the size along with the name, ``rename(lat="lon", lon="lat")`` leaves it in its place.
     """
-    arrays = {"/".join(info.key): info for info in ballot.arrays}
     found: dict[str, str] = {}
     unclear: set[str] = set()
     for variable, before in record.axes.items():
-        if variable not in arrays:
+        info = ballot.by_path.get(variable)
+        if info is None:
             continue
-        after = tuple(map(str, arrays[variable].dims))
+        after = tuple(map(str, info.dims))
         if not record.lengths or len(after) != len(before):
             before, after = tuple(dim for dim in before if dim in after), tuple(dim for dim in after if dim in before)
         moved = [(old, new) for old, new in zip(before, after, strict=False) if old != new]
         if len({*before}) < len(before) or not any(new in before for _, new in moved):
             continue
-        sizes = {str(dim): size for dim, size in arrays[variable].axes}
+        sizes = {str(dim): size for dim, size in info.axes}
         by_name = sum(record.lengths.get(new) == sizes[new] for _, new in moved)
         by_place = sum(record.lengths.get(old) == sizes[new] for old, new in moved)
         if by_place == len(moved) and not by_name:

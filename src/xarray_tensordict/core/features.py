@@ -37,6 +37,7 @@ _HORIZONTAL_UNITS = frozenset(
 _PRESSURE_UNITS = frozenset(
     "pa hpa kpa bar mbar mb dbar millibar millibars decibar decibars pascal hectopascal atm".split()
 )
+_SPATIAL_UNITS = _HORIZONTAL_UNITS | _PRESSURE_UNITS
 _HORIZONTAL_NAMES = frozenset("lat latitude nav_lat xlat lon longitude nav_lon xlong".split())
 _TIME_NAMES = frozenset({"time", "t", "date", "datetime"})
 
@@ -153,7 +154,7 @@ def _is_spatial_coordinate(info: ArrayInfo) -> bool:
     return (
         str(info.attrs.get("axis", "")).upper() in {"X", "Y", "Z"}
         or info.attrs.get("standard_name") in _SPATIAL_STANDARD_NAMES
-        or _units(info) in _HORIZONTAL_UNITS | _PRESSURE_UNITS
+        or _units(info) in _SPATIAL_UNITS
         or info.attrs.get("positive") in {"up", "down"}
     )
 

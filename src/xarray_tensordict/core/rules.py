@@ -52,6 +52,21 @@ class Ballot:
         return feature_dims(dims, self.reach, self.voters)
 
     @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The size of each named dim; the larger one where two arrays disagree."""
+        sizes: dict[str, int] = {}
+        for info in self.arrays:
+            for dim, size in info.axes:
+                if dim is not None:
+                    sizes[dim] = max(size, sizes.get(dim, 0))
+        return sizes
+
+    @cached_property
+    def by_path(self) -> dict[str, ArrayInfo]:
+        """The arrays by their paths, as records name them."""
+        return {"/".join(info.key): info for info in self.arrays}
+
+    @cached_property
     def holders(self) -> dict[str, list[ArrayInfo]]:
         """The voters that have a dim."""
         found: dict[str, list[ArrayInfo]] = {}

@@ -455,8 +455,7 @@ def _merged(new: xr.Dataset, old: xr.Dataset) -> xr.Dataset:
         if new.sizes[dim] != old.sizes[dim]:
             raise ValueError(
                 f"dim {dim!r} has size {old.sizes[dim]} in the store and {new.sizes[dim]} in the dataset; append "
-                "with append_dim="
-                f"{dim!r}, or select the same part"
+                f"with append_dim={dim!r}, or select the same part"
             )
     variables = {**dict(old.variables), **dict(new.variables)}
     coords = {name for name in variables if name in new.coords or (name in old.coords and name not in new.variables)}

@@ -235,8 +235,7 @@ def _shards(name: str, variable: xr.Variable, shards: Mapping[str, int], chunks:
         if size != -1 and size % chunk:
             raise ValueError(
                 f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards "
-                "that hold "
-                f"whole chunks"
+                f"that hold whole chunks"
             )
         found.append(whole if size == -1 else size)
     return tuple(found)

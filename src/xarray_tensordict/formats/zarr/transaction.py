@@ -242,12 +242,11 @@ def _switch(store: Store, root: str, before: Documents, after: Mapping[str, byte
     try:
         if not alone:
             run(set_bytes(store, last, _marked(last, before)))
-        _write(store, {key: content for key, content in after.items() if key != last})
-        _write(store, {last: after[last]} if last in after else {})
+        _write_before(store, last, after)
     except BaseException as error:
         await_requests()
         try:
-            _restore(store, last, before)
+            _write_before(store, last, before)
         except Exception as second:
             error.add_note(
                 f"{where}: the metadata could not be put back ({type(second).__name__}: {second}). The document {last!r} holds "
@@ -265,9 +264,10 @@ def _marked(key: str, before: Documents) -> bytes:
     return as_json(whole)
 
 
-def _restore(store: Store, last: str, before: Documents) -> None:
-    _write(store, {key: content for key, content in before.items() if key != last})
-    _write(store, {last: before[last]} if last in before else {})
+def _write_before(store: Store, last: str, documents: Mapping[str, bytes | None]) -> None:
+    """Write documents, that at the key `last` when all others are there."""
+    _write(store, {key: content for key, content in documents.items() if key != last})
+    _write(store, {last: documents[last]} if last in documents else {})
 
 
 def _held_in(attrs: Mapping[str, Any]) -> Documents:
@@ -281,7 +281,7 @@ def roll_back(store: Store, root: str) -> None:
     key = pending(store, root)
     if key is not None:
         whole = json.loads(run(get_bytes(store, key)) or b"{}")
-        _restore(store, key, _held_in(whole["attributes"] if key.endswith(".json") else whole))
+        _write_before(store, key, _held_in(whole["attributes"] if key.endswith(".json") else whole))
 
 
 def pending(store: Store, root: str) -> str | None:
