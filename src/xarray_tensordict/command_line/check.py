@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import find_source
 from ..lazy.persistent import persistent_from_dataset
 from ..testing import assert_same_tensordict
@@ -66,7 +67,7 @@ def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list
             batch = ", ".join(f"{dim}: {size}" for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True))
             findings.append(Finding("ok", "open_dataset", f"batch ({batch or 'none'}): {ds.td.infer().reason}"))
             findings.append(_both_doors(ds, all_values=all_values))
-            hidden = list(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+            hidden = list(opening_notes(ds).get("hidden_groups", ()))
     told = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
     findings += [Finding("warning", "open_dataset", text) for text in told]
     findings += _hidden_groups(store, hidden, all_values=all_values, **engine_keywords)

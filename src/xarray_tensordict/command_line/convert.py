@@ -9,6 +9,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from ..dataset.entries import plan_entries
+from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import FORMATS, format_of_target, is_url, target_by_ending, target_names
 
 
@@ -106,7 +107,7 @@ def convert(
 def _open(source: Any, engine_keywords: Mapping[str, Any]) -> Any:
     """A Dataset, or a DataTree where a flat one does not show all groups."""
     opened = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
-    if not opened.encoding.get("xarray_tensordict", {}).get("hidden_groups"):
+    if not opening_notes(opened).get("hidden_groups"):
         return opened
     opened.close()
     return xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)

@@ -12,6 +12,7 @@ import xarray as xr
 from .._compat.xarray import is_loaded
 from ..core.features import is_time_name
 from ..core.metadata import BATCH_DIMS_ATTR
+from ..core.model import GroupBatch, Key
 from .record import infer_dataset, set_record_if_needed
 from .trees import flatten
 
@@ -143,7 +144,7 @@ def _table(
     if len(dims) == 1:
         along, run = dims[0], rows.sizes[dims[0]]
     elif dims:
-        along, (rows, run) = dim, _joined(rows, names[0], dims, dim, where)
+        along, (rows, run) = dim, _joined(rows, names[0], dims, dim, where, inference.groups)
     columns = [rows.variables[name] for name in names if name in rows.variables]
     if not columns and ends is not None:
         columns = [ends]  # in the group above
@@ -205,7 +206,9 @@ def _row_dims(variable: xr.Variable, batch: Sequence[str]) -> list[str]:
     return [dim for dim in batch if dim in variable.dims] if all(size == 1 for size in others) else []
 
 
-def _joined(rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: str) -> tuple[xr.Dataset, int]:
+def _joined(
+    rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: str, groups: Mapping[Key, GroupBatch]
+) -> tuple[xr.Dataset, int]:
     """A table of ``[time, env]`` as rows along `dim`, the steps of each env behind those of the one before, lazy as it was.
 
     Returns
@@ -231,10 +234,6 @@ def _joined(rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: s
             f"already. Choose another, {directly}, where the last step of each {other!r} ends an episode: "
             f"ds.stack(row=({other!r}, {steps!r}), create_index=False).transpose('row', ...).td.concat('row')"
         )
-    groups = {
-        key: (dim, *(each for each in batch.dims if each not in dims)) if {*dims} & {*batch.dims} else batch.dims
-        for key, batch in infer_dataset(rows).groups.items()
-    }
     lazy = {
         label: variable.chunk(variable.encoding.get("preferred_chunks", {}))
         for label, variable in rows.variables.items()
@@ -242,7 +241,7 @@ def _joined(rows: xr.Dataset, name: str, dims: Sequence[str], dim: str, where: s
     }
     stacked = rows.assign(lazy).stack({dim: (other, steps)}, create_index=False).transpose(dim, ...)
     stacked.attrs.pop(BATCH_DIMS_ATTR, None)
-    return set_record_if_needed(stacked, groups), rows.sizes[steps]
+    return set_record_if_needed(stacked, _with_rows(groups, dims, dim)), rows.sizes[steps]
 
 
 def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
@@ -295,11 +294,15 @@ def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
         index: (dim, np.repeat(labels, lengths)),
         step: (dim, np.arange(size) - np.repeat(ends - lengths, lengths)),
     }
-    batches = {
-        key: (dim, *(str(each) for each in batch.dims if each != along)) if along in batch.dims else batch.dims
+    return set_record_if_needed(rows.assign_coords(coords), _with_rows(groups, [along], dim))
+
+
+def _with_rows(groups: Mapping[Key, GroupBatch], dims: Sequence[str], dim: str) -> dict[Key, tuple[str | None, ...]]:
+    """The batch dims of each group, where `dim`, in front, takes the place of others."""
+    return {
+        key: (dim, *(each for each in batch.dims if each not in dims)) if {*dims} & {*batch.dims} else batch.dims
         for key, batch in groups.items()
     }
-    return set_record_if_needed(rows.assign_coords(coords), batches)
 
 
 def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:

@@ -21,6 +21,12 @@ ENCODING_KEY = "xarray_tensordict"
 _CLASSES = "tensorclasses"
 
 
+def opening_notes(ds: xr.Dataset) -> Mapping[str, Any]:
+    """What the engine noted when it opened a Dataset; nothing for any other."""
+    notes: Mapping[str, Any] = ds.encoding.get(ENCODING_KEY, {})
+    return notes
+
+
 def class_path(cls: type) -> str:
     """How a class is called.
 
@@ -38,7 +44,7 @@ def note_classes(ds: xr.Dataset, classes: Mapping[Key, str]) -> None:
         return
     fields = _fields(ds.variables, classes)
     noted = {group_name(key): {"class": name, "fields": fields[key]} for key, name in classes.items()}
-    ds.encoding = {**ds.encoding, ENCODING_KEY: {**ds.encoding.get(ENCODING_KEY, {}), _CLASSES: noted}}
+    ds.encoding = {**ds.encoding, ENCODING_KEY: {**opening_notes(ds), _CLASSES: noted}}
 
 
 def classes_of(ds: xr.Dataset, names: Iterable[Any] | None = None) -> dict[Key, str]:
@@ -53,7 +59,7 @@ def classes_of(ds: xr.Dataset, names: Iterable[Any] | None = None) -> dict[Key, 
     >>> classes_of(ds.drop_vars("obs"))
     {('next',): 'robots.Observation'}
     """
-    noted: Mapping[str, Any] = ds.encoding.get(ENCODING_KEY, {}).get(_CLASSES, {})
+    noted: Mapping[str, Any] = opening_notes(ds).get(_CLASSES, {})
     found = {path_key(path): entry for path, entry in noted.items()}
     fields = _fields(ds.variables if names is None else names, found)
     return {key: entry["class"] for key, entry in found.items() if fields[key] == entry["fields"]}

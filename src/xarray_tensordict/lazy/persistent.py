@@ -13,6 +13,7 @@ from ..core.inference import BatchDims
 from ..core.suggest import check_choice
 from ..dataset.entries import Plan, plan_entries
 from ..dataset.record import infer_dataset
+from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import describe_source
 from ..tensors.reading import read_variables, warn_left_out
 from ..tensors.values import tensor_from_numpy
@@ -154,7 +155,7 @@ def persistent_from_dataset(
     leave_out_times(plan)
     warn_left_out(plan.left_out)
     description = description or str(ds.encoding.get("source") or "the dataset")
-    hidden = tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ()))
+    hidden = tuple(opening_notes(ds).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
     source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
@@ -176,7 +177,7 @@ def leave_out_times(plan: Plan) -> None:
 def _left_out(ds: xr.Dataset) -> dict[str, str]:
     """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
     found = {}
-    for sentence in ds.encoding.get("xarray_tensordict", {}).get("left_out", ()):
+    for sentence in opening_notes(ds).get("left_out", ()):
         if sentence.startswith("attribute "):
             continue  # the variable itself is there
         quote = sentence[0]

@@ -20,6 +20,7 @@ from .._compat.tensordict import entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.record import infer_dataset
+from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
 from ..quiet import quiet
 from ..tensors.reading import finish, read_together, tensor_dtype
@@ -131,12 +132,12 @@ def open_writable(
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
     """What this package makes of the store beyond its plain arrays."""
     told = [
-        *ds.encoding.get("xarray_tensordict", {}).get("left_out", ()),
+        *opening_notes(ds).get("left_out", ()),
         *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
     ]
     if told:
         return f"not all of it can be shown: {told[0]}"
-    for path in ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {}):
+    for path in opening_notes(ds).get("hidden_groups", {}):
         return (
             f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all "
             f"with nested=True"

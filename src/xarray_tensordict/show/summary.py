@@ -14,7 +14,7 @@ import xarray as xr
 from ..core.model import GroupBatch, Inference, Key, group_name
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.hidden_groups import hidden_text
-from ..dataset.tensorclasses import classes_of
+from ..dataset.tensorclasses import classes_of, opening_notes
 from .layout import layout_text
 
 LONGEST = 20
@@ -108,7 +108,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     batch = inference.groups[()]
     decided = _decision(ds, batch)
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
-    opened = ds.encoding.get("xarray_tensordict", {})
+    opened = opening_notes(ds)
     told = [
         *opened.get("left_out", ()),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
@@ -161,8 +161,8 @@ def _class_text(found: tuple[Key, str]) -> str:
 
 def _decision(ds: xr.Dataset, batch: GroupBatch) -> GroupBatch:
     """The decision; that of the opening, which saw axes without names, as long as the Dataset is what was opened."""
-    opened = ds.encoding.get("xarray_tensordict", {})
-    seen = opened.get("batch")
+    opened = opening_notes(ds)
+    seen: Any = opened.get("batch")
     shapes = {str(name): variable.shape for name, variable in ds.variables.items()}
     same = seen is not None and (seen.dims, seen.sizes) == (batch.dims, batch.sizes) and opened["shapes"] == shapes
     return seen if same else batch

@@ -23,6 +23,7 @@ from ..core.model import GroupBatch, Inference, Key
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ..dataset.hidden_groups import warn_empty
 from ..dataset.record import infer_dataset
+from ..dataset.tensorclasses import opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once
@@ -341,7 +342,7 @@ def to_tensordict(
     leaves = _leaves(plan, copy=copy, unbatched=unbatched, into=into)
     warn_left_out(plan.left_out)
     if not leaves:
-        warn_empty("the Dataset", tuple(ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", ())))
+        warn_empty("the Dataset", tuple(opening_notes(ds).get("hidden_groups", ())))
     td = Frame(plan.batches, leaves).filled(leaves)
     if out is not None:
         return fill(out, td)
