@@ -11,6 +11,8 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from written import reopened_as
+
 TIMES, ENVS = 20, 3
 REWARD = np.arange(TIMES * ENVS).reshape(TIMES, ENVS)
 LENGTHS = {0: (10, 10), 1: (7, 13), 2: (20,)}
@@ -51,19 +53,6 @@ def flagged() -> np.ndarray:
     return flags[..., None]
 
 
-def reopened(ds: xr.Dataset, form: str, folder: Path) -> xr.Dataset:
-    path = folder / f"table.{form}"
-    if form == "memory":
-        return ds
-    if form == "h5":
-        ds.td.to_h5(path)
-    elif form == "memmap":
-        ds.td.to_memmap(path)
-    else:
-        ds.td.to_zarr(path, chunks={"time": 6}, zarr_format=int(form[-1]))
-    return xr.open_dataset(path, engine="tensordict")
-
-
 @pytest.mark.filterwarnings("ignore:.*Zarr format 3.*", "ignore:.*does not have a Zarr V3 specification.*")
 @pytest.mark.parametrize("form", ["memory", "zarr2", "zarr3", "h5", "memmap"])
 @pytest.mark.parametrize("order", [("time", "env"), ("env", "time")])
@@ -71,7 +60,7 @@ def test_the_steps_of_each_env_are_joined_along_the_dim_that_is_asked_for(
     tmp_path: Path, form: str, order: tuple[str, str]
 ) -> None:
     table = grid(order, **{"next/done": (("time", "env", "one"), flagged())})
-    ds = reopened(table, form, tmp_path).td.concat("row")
+    ds = reopened_as(form, table, tmp_path, rows=6).td.concat("row")
     assert (ds.td.batch_dims, ds.td.batch_size) == (("row",), (60,))
     assert ds["reward"].values.tolist() == REWARD.T.ravel().tolist()
     assert ds["obs"].dims == ("row", "dim_2" if form == "memmap" else "f")
@@ -92,7 +81,9 @@ def test_the_steps_of_each_env_are_joined_along_the_dim_that_is_asked_for(
 
 
 def test_a_lazy_table_stays_lazy_and_is_read_in_its_chunks(tmp_path: Path) -> None:
-    ds = reopened(grid(**{"next/done": (("time", "env"), flagged()[..., 0])}), "zarr3", tmp_path).td.concat("row")
+    ds = reopened_as("zarr3", grid(**{"next/done": (("time", "env"), flagged()[..., 0])}), tmp_path, rows=6).td.concat(
+        "row"
+    )
     assert ds["obs"].chunks is not None
     assert not ds["reward"].variable._in_memory
 

@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from written import reopened_as
+
 HOURS = np.array([0, 1, 2, 3, 7, 8, 9, 10, 11, 15])
 """Hours 4 to 6 and 12 to 14 are missing."""
 RUNS = [[0, 1, 2, 3], [4, 5, 6, 7, 8], [9]]
@@ -33,19 +35,6 @@ def series(clock: Any = HOURS, **more: Any) -> xr.Dataset:
 
 def found(batches: Any) -> list[list[int]]:
     return [row for batch in batches for row in batch["n"].tolist()]
-
-
-def reopened(ds: xr.Dataset, form: str, folder: Path) -> xr.Dataset:
-    path = folder / f"series.{form}"
-    if form == "memory":
-        return ds
-    if form == "h5":
-        ds.td.to_h5(path)
-    elif form == "memmap":
-        ds.td.to_memmap(path)
-    else:
-        ds.td.to_zarr(path, chunks={"time": 3}, zarr_format=int(form[-1]))
-    return xr.open_dataset(path, engine="tensordict")
 
 
 START = np.datetime64("2024-03-01T00", "ns")
@@ -76,7 +65,7 @@ def test_no_window_goes_on_where_rows_are_missing(clock: Any, width: int) -> Non
 def test_of_every_format_in_order_and_shuffled_on_every_rank_and_worker(
     tmp_path: Path, form: str, shuffle: Any
 ) -> None:
-    ds = reopened(series(CLOCKS["times"]), form, tmp_path)
+    ds = reopened_as(form, series(CLOCKS["times"]), tmp_path, rows=3)
     wanted = windows_in(RUNS, 3)
     options: dict[str, Any] = {"window": {"time": 3}, "gaps": "clock", "shuffle": shuffle, "seed": 3}
     alone = found(ds.td.batches(2, **options))
@@ -91,7 +80,7 @@ def test_of_every_format_in_order_and_shuffled_on_every_rank_and_worker(
 
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_in_datasets_of_torch(tmp_path: Path) -> None:
-    ds = reopened(series(CLOCKS["times"]), "zarr3", tmp_path)
+    ds = reopened_as("zarr3", series(CLOCKS["times"]), tmp_path, rows=3)
     wanted = windows_in(RUNS, 3)
     rows = ds.td.to_torch_dataset(window={"time": 3}, gaps="clock")
     assert [rows[number]["n"].tolist() for number in range(len(rows))] == wanted

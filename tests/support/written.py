@@ -35,6 +35,20 @@ def era(rows: int = 4) -> xr.Dataset:
     )
 
 
+def reopened_as(form: str, ds: xr.Dataset, folder: Path, *, rows: int) -> xr.Dataset:
+    """A Dataset from a store: "zarr2" or "zarr3" with chunks of so many rows of time, "h5", "memmap"; "memory": as it is."""
+    path = folder / f"store.{form}"
+    if form == "memory":
+        return ds
+    if form == "h5":
+        ds.td.to_h5(path)
+    elif form == "memmap":
+        ds.td.to_memmap(path)
+    else:
+        ds.td.to_zarr(path, chunks={"time": rows}, zarr_format=int(form[-1]))
+    return xr.open_dataset(path, engine="tensordict")
+
+
 def reopened(store: object, **keywords: object) -> xr.Dataset:
     with xr.open_dataset(store, engine="tensordict", **keywords) as ds:
         return ds.load()
