@@ -90,7 +90,9 @@ async def create_only(store: Store, key: str, content: bytes) -> None:
         await base.fs._pipe_file(f"{base.path}/{key}", content, mode="create")
     except (TypeError, NotImplementedError):  # this file system cannot
         await base.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
-    except OSError:
+    except FileExistsError:
+        return  # whether it is still there or was deleted meanwhile, this one was not set
+    except OSError:  # servers that do not say which condition failed
         if await get_bytes(base, key) is None:
             raise
 

@@ -198,6 +198,26 @@ def test_two_appenders_lose_no_rows(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(found["obs"], found["next/obs"])
 
 
+def test_a_writer_that_finds_the_lock_and_loses_sight_of_it_waits_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    url, tried = "memory://lock-that-was-given-back.zarr", []
+    pairs(0, 5).td.to_zarr(url)
+    create = MemoryFileSystem.pipe_file
+
+    def taken_at_first(self: Any, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if mode == "create" and path.endswith(transaction.LOCK):
+            tried.append(path)
+            if len(tried) == 1:  # the other writer had it, and gave it back before anybody could look
+                raise FileExistsError(path)
+        create(self, path, value, mode, **kwargs)
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", taken_at_first)
+    pairs(5, 2).td.to_zarr(url, append_dim="time")
+    assert len(tried) == 2
+    assert xr.open_dataset(url, engine="tensordict")["obs"].values.tolist() == list(range(7))
+
+
 def test_a_local_folder_behind_fsspec_is_appended_to_and_other_files_in_it_do_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     pairs(0, 5).td.to_zarr(path)
