@@ -22,12 +22,12 @@ import zarr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
-from zarr.storage import LocalStore
 
-from ..._compat.zarr import PIPELINE, open_again
+from ..._compat.zarr import PIPELINE
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from .documents import folder_of, is_local, open_again
 
 if TYPE_CHECKING:
     from ..raw.files import Kept
@@ -47,17 +47,6 @@ _V2 = {
     numcodecs.BZ2,
     numcodecs.LZMA,
 }
-
-
-def is_local(node: zarr.Group | zarr.Array[Any]) -> bool:
-    """Whether a group or an array lies in files of this machine; a subclass of the store may read in a way of its own."""
-    return type(node.store) is LocalStore
-
-
-def folder_of(node: zarr.Group | zarr.Array[Any]) -> str:
-    """The folder of a group or an array in local files."""
-    store: Any = node.store
-    return os.path.join(os.fspath(store.root), *node.path.split("/")) if node.path else os.fspath(store.root)
 
 
 # -- is it still there -------------------------------------------------------------------------------------------------

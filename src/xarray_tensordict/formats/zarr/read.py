@@ -13,11 +13,13 @@ from functools import cached_property
 from typing import Any
 
 import zarr
+from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
+from ..._compat.zarr import any_exists, get_bytes, read_together, run, unpickles, with_dims
+from ...core.documents import checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -38,28 +40,37 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
+from .documents import CodedArray, Node
 from .local import ChunkFiles, Guard, GuardedArray, as_raw
-from .open import Node, Opened, child, is_remote, open_members, open_node, state_of
+from .open import Opened, Tree, open_node, state_of
+from .remote import is_remote
+from .transaction import join
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
 _NATIVE_ENDIAN = (None, "little")
 
 
+class _NczarrArray(Struct):
+    dimrefs: list[str] | None = None
+    dimension_references: list[str] | None = None
+
+
 class ZarrGroupStore:
     """A zarr group, opened for reading; see :class:`~...core.model.Store`."""
 
-    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, *, owns: bool) -> None:
+    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, tree: Tree, *, owns: bool) -> None:
         self.zarr_group = root
+        self.tree = tree
         self.description = description
         self.options = options
         self._owns = owns
         self.fields: dict[Key, StoredGroup] = {}
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
-        self._state: tuple[Any, Any] | None = None
+        self._state: Any = None
         self._enclosing: tuple[zarr.Group, str] | None = None
-        self.single: tuple[str, zarr.Array[Any], str | None] | None = None
+        self.single: tuple[str, zarr.Array[Any] | CodedArray] | None = None
 
     @classmethod
     def open(cls, source: Any, description: str, options: StoreOptions) -> ZarrGroupStore:
@@ -72,32 +83,32 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
-        state = state_of(source)
         opened = open_node(source, description, options)
-        if isinstance(opened.node, zarr.Array):
+        if not isinstance(opened.node, zarr.Group):
             return cls._of_array(opened, opened.node, description, options)
         try:
-            node = child(opened.node, options.group, description)
+            node = opened.tree.child(opened.node, options.group)
         except BaseException:
             if opened.owns:
                 opened.node.store.close()
             raise
-        found = cls(node, description, options, owns=opened.owns)
-        found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
+        found = cls(node, description, options, opened.tree, owns=opened.owns)
+        found._state = opened.state
         parent, _, name = (options.group or "").strip("/").rpartition("/")
         found._enclosing = (opened.node, parent) if name else None
         return found
 
     @classmethod
     def _of_array(
-        cls, opened: Opened, array: zarr.Array[Any], description: str, options: StoreOptions
+        cls, opened: Opened, member: zarr.Array[Any] | CodedArray, description: str, options: StoreOptions
     ) -> ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
+        array = member.array if isinstance(member, CodedArray) else member
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
-        found = cls(stand_in, description, options, owns=opened.owns)
+        found = cls(stand_in, description, options, opened.tree, owns=opened.owns)
         file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
         name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
-        found.single = (name or "data", array, opened.torch_dtype)
+        found.single = (name or "data", member)
         return found
 
     @cached_property
@@ -109,14 +120,15 @@ class ZarrGroupStore:
         """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
         if self._enclosing is None:
             return None
-        node = child(*self._enclosing, self.description)
-        found = ZarrGroupStore(node, self.description, self.options, owns=False)
+        node = self.tree.child(*self._enclosing)
+        found = ZarrGroupStore(node, self.description, self.options, self.tree, owns=False)
         found._state = self._state
         return found
 
     def close(self) -> None:
         if self._owns:
-            (self.single[1] if self.single is not None else self.zarr_group).store.close()
+            node = self.zarr_group if self.single is None else self.single[1]
+            (node.array if isinstance(node, CodedArray) else node).store.close()
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
@@ -128,19 +140,19 @@ class ZarrGroupStore:
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self.description}: {group_name(key)!r} is an array, not a group")
         found = _GroupReader(self, node, key).read()
-        if self._state is not None and state_of(self._state[0]) != self._state[1]:
+        if self._state is not None and state_of(self.zarr_group.store) != self._state:
             raise ChangedError(f"{self.description}: the store was changed while it was opened; open it again")
         return found
 
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
-        """The members of a group, as :func:`open_members` gives them.
+        """The members of a group, as :meth:`Tree.members` gives them.
 
         Whoever asks for those of a group below the root asks for all: they are opened together, level by level.
         """
         level = {} if key in self._listed else {key: node, **(self._nodes if key else {})}
         while level:
             below: dict[Key, zarr.Group] = {}
-            for above, members in zip(level, open_members(list(level.values())), strict=True):
+            for above, members in zip(level, self.tree.members(list(level.values())), strict=True):
                 self._listed[above] = members
                 below |= {(*above, name): member for name, member in members if isinstance(member, zarr.Group)}
             self._nodes |= below
@@ -234,33 +246,17 @@ class _GroupReader:
                     array.data = TextArray(array.data)
 
     def _members(self) -> Iterator[tuple[str, Node]]:
-        """Each member that can be opened; those that cannot are tried another way, or left out by name."""
-        if self._node.metadata.consolidated_metadata is not None:
-            yield from sorted(self._node.members())
-            return
+        """Each member that can be opened; those that cannot are left out by name."""
         for name, member in self._owner.members(self._key, self._node):
-            if isinstance(member, KeyError):
-                # zarr passes over members with incomplete metadata; stray files are nobody's business
-                if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
-                    self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
-            elif isinstance(member, BaseException):
-                self._try_codes(name, member)
+            if isinstance(member, BaseException):
+                reason = f"its metadata cannot be read ({type(member).__name__}: {member})"
+                self._left_out.append(LeftOut((*self._key, name), reason))
             else:
                 yield name, member
 
-    def _try_codes(self, name: str, error: BaseException) -> None:
-        """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
+    def _add(self, name: str, member: zarr.Array[Any] | CodedArray) -> None:
         try:
-            array, torch_dtype = open_as_codes(self._node.store, f"{self._node.path}/{name}".lstrip("/"))
-        except Exception:
-            reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
-            self._left_out.append(LeftOut((*self._key, name), reason))
-            return
-        self._add(name, array, torch_dtype)
-
-    def _add(self, name: str, array: zarr.Array[Any], torch_dtype: str | None = None) -> None:
-        try:
-            self._add_checked(name, array, torch_dtype)
+            self._add_checked(name, *(member if isinstance(member, CodedArray) else (member, None)))
         except Exception as error:
             reason = f"it cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
@@ -269,7 +265,7 @@ class _GroupReader:
         attrs = dict(array.attrs)
         # stale consolidated metadata lists arrays that are gone, and zarr reads these as fill values; remote stores are not
         # asked, since that takes a request for each array
-        is_listed = self._node.metadata.consolidated_metadata is not None and not is_remote(self._node.store)
+        is_listed = self._owner.tree.is_consolidated and not is_remote(self._node.store)
         if is_listed and not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray"):
             reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
             self._left_out.append(LeftOut((*self._key, name), reason))
@@ -353,13 +349,23 @@ class _GroupReader:
             and array.ndim
             and ("_nczarr_array" in attrs or self._owner.nczarr)
         ):
-            found = nczarr_dims(self._node, name, attrs)
+            found = self._nczarr_dims(name, attrs)
         if found is not None and len(found) == array.ndim:
             return tuple(found), any(dim is not None for dim in found) or not array.ndim, True
         found = dims_from_attribute(attrs, array.ndim) or self._multiscales.get(name)
         if found is not None and len(found) == array.ndim:
             return tuple(found), True, False
         return (None,) * array.ndim, False, False
+
+    def _nczarr_dims(self, name: str, attrs: Mapping[str, Any]) -> list[str] | None:
+        """NCZarr records fully qualified dims in ``.zarray``, newer versions in ``.zattrs``."""
+        record = attrs.get("_nczarr_array")
+        if record is None:
+            content = run(get_bytes(self._node.store, join(self._node.path, name, ".zarray")))
+            record = {} if content is None else parse(content, dict[str, Any], ".zarray").get("_NCZARR_ARRAY", {})
+        found = checked(record, _NczarrArray, "_NCZARR_ARRAY")
+        refs = found.dimension_references if found.dimrefs is None else found.dimrefs
+        return None if refs is None else [ref.rsplit("/", 1)[-1] for ref in refs]
 
     def _through_xarray(
         self,
