@@ -26,8 +26,9 @@ from zarr.storage import LocalStore, StorePath
 
 from ..._compat.zarr import array_like, array_of, get_bytes, group_of, tried_at_once
 from ...core.documents import checked, parse
+from ...core.dtypes import CODE_DTYPES
+from ...core.model import why_no_key
 from ...quiet import ZARR_SAYS, quiet
-from ..array_wrappers import FLOAT_CODES
 
 # -- what they have to be ----------------------------------------------------------------------------------------------
 
@@ -169,9 +170,9 @@ def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) 
         if kind.chunk_grid.name == "regular":
             checked(kind.chunk_grid.configuration, _RegularGrid, f"{what}, chunk_grid")
         declared = kind.data_type if isinstance(kind.data_type, str) else kind.data_type.name
-        if declared in FLOAT_CODES:
+        if declared in CODE_DTYPES:
             torch_dtype = declared
-            plain |= {"data_type": FLOAT_CODES[declared], "fill_value": _fill_code(kind.fill_value, declared)}
+            plain |= {"data_type": CODE_DTYPES[declared], "fill_value": _fill_code(kind.fill_value, declared)}
     with quiet(*ZARR_SAYS):
         array = array_of(plain, place)
     itemsize = max(array.dtype.itemsize, 1)
@@ -194,15 +195,14 @@ def _fill_code(fill: Any, torch_dtype: str) -> int:
 
 
 def why_no_name(name: str) -> str | None:
-    """Why a part of a key of a store is no name of a member; None where it is one. Zarr takes a backslash for a slash.
+    """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one.
 
     Examples
     --------
     >>> why_no_name("obs"), why_no_name("..")
-    (None, "no array or group is called '..'")
+    (None, "it has the part '..'")
     """
-    is_none = name in {"", ".", ".."} or "/" in name or "\\" in name or not name.encode(errors="ignore")
-    return f"no array or group is called {name!r}" if is_none else None
+    return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
 
 
 # -- where they are read -----------------------------------------------------------------------------------------------

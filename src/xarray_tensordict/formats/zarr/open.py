@@ -354,7 +354,7 @@ class Tree:
 
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         """What is at each place: a group, an array, an exception, or None."""
-        found: list[Any] = [None if (why := why_no_name(name)) is None else ValueError(why) for _, name in places]
+        found: list[Any] = [None if (why := why_no_name(name)) is None else ValueError(f"its name cannot be one: {why}") for _, name in places]
         wanted = [number for number, each in enumerate(found) if each is None]
         documents: dict[int, Read] = {}
         if self._listed is not None:
