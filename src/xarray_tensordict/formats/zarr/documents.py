@@ -85,6 +85,10 @@ class Consolidated(Struct):
 _KINDS: dict[str, Any] = {"zarr.json": _GroupV3 | _ArrayV3, ".zgroup": _GroupV2, ".zarray": _ArrayV2}
 
 
+class NotEnteredError(ValueError):
+    """A member that is not looked at, and why, as the end of a sentence."""
+
+
 class CodedArray(NamedTuple):
     """An array of a dtype that numpy lacks, as the integers of the same width, and the name of the dtype."""
 

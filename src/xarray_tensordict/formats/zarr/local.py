@@ -24,8 +24,9 @@ from xarray.core import indexing
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 
 from ..._compat.zarr import PIPELINE
+from ..array_wrappers import named_errors
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
-from ..raw.arrays import RawArray
+from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import folder_of, is_local, open_again
 
@@ -122,8 +123,8 @@ def _fingerprint_of(metadata: Any, torch_dtype: str | None) -> Fingerprint:
     )
 
 
-class GuardedArray(BackendArray):
-    """An array that zarr reads, and then a look at whether it is still there.
+class ZarrArray(BackendArray):
+    """An array that zarr reads; what is wrong with it is said by name, and then looked whether it is still there.
 
     Attributes
     ----------
@@ -131,23 +132,40 @@ class GuardedArray(BackendArray):
         The array of xarray.
     """
 
-    def __init__(self, array: Any, guard: Guard) -> None:
+    def __init__(self, array: Any, where: str, guard: Guard | None) -> None:
         self.otherwise = array
+        self._where = where
         self._guard = guard
         self.dtype = array.dtype
         self.shape = array.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        try:
-            return self.otherwise[key]
-        finally:
-            self._guard.check()
+        with self._reading(key):
+            return self._checked(self.otherwise[key])
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
-        try:
-            return await self.otherwise.async_getitem(key)
-        finally:
-            self._guard.check()
+        with self._reading(key):
+            return self._checked(await self.otherwise.async_getitem(key))
+
+    def _checked(self, values: Any) -> Any:
+        """The values; numpy makes strings of any numbers, and fails when one of them is looked at."""
+        if self.dtype.kind == "U":
+            codes = np.ascontiguousarray(values).reshape(-1).view(np.dtype("u4").newbyteorder(self.dtype.byteorder))
+            if codes.size and codes.max() > sys.maxunicode:
+                raise ValueError(f"{int(codes.max())} is no code point of a character")
+        return values
+
+    @contextmanager
+    def _reading(self, key: indexing.ExplicitIndexer) -> Iterator[None]:
+        for picked, size in zip(key.tuple, self.shape, strict=True):
+            if not isinstance(picked, slice):
+                counted_from_start(np.asarray(picked), size)
+        with named_errors(self._where):
+            try:
+                yield
+            finally:
+                if self._guard is not None:
+                    self._guard.check()
 
 
 # -- rows without zarr -------------------------------------------------------------------------------------------------

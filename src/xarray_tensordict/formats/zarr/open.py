@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
@@ -39,6 +38,7 @@ from .documents import (
     Document,
     Node,
     Nodes,
+    NotEnteredError,
     Read,
     folder_of,
     is_local,
@@ -49,6 +49,8 @@ from .remote import client_errors, is_remote
 from .transaction import as_committed, join
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
+T = TypeVar("T")
+
 DEEPEST = 100
 """Groups that are nested more deeply are refused, since a store may be made so that they never end."""
 MOST_MEMBERS = 100_000
@@ -176,15 +178,15 @@ class _Root:
                 )
             asked = False
         for zarr_format in (3, 2) if version is None else (version,):
-            if asked is not False and zarr_format == 2 and (listing := self._zmetadata()) is not None:
+            if asked is not False and zarr_format == 2 and (listing := self._tried(self._zmetadata)) is not None:
                 return listing
             (found,) = read_documents([self.place], zarr_format)
             if isinstance(found, BaseException):
                 raise self._named(found) from found
             if found is not None:
                 document = found.loaded(f"{self.description}, ")
-                listed = self._inline(document) if asked is not False and zarr_format == 3 else None
-                if asked and listed is None and document.file != ".zarray":
+                listed = self._tried(partial(self._inline, document)) if asked is not False else None
+                if asked and listed is None and document.content.get("node_type", "group") == "group":
                     raise ValueError(f"{self.description}: it has no consolidated metadata; pass consolidated=None")
                 return document, listed
         raise FileNotFoundError(
@@ -198,38 +200,32 @@ class _Root:
             f"{self.description}: the metadata of the root cannot be read ({type(error).__name__}: {error}); it is damaged"
         )
 
+    def _tried(self, function: Callable[[], T]) -> T | None:
+        """Read consolidated metadata; where nobody asks for them, and they cannot be read, the store is read without."""
+        try:
+            return function()
+        except ValueError:
+            if self.options.consolidated is not None:
+                raise
+            return None
+
     def _inline(self, document: Document) -> Listed | None:
         found = document.content.get("consolidated_metadata")
         if found is None:
             return None
-        with self._optional:
-            kind = checked(found, Consolidated, f"{self.description}, zarr.json, consolidated_metadata")
-            return self._listed({path: Document("zarr.json", content) for path, content in kind.metadata.items()})
-        return None
+        listed = checked(found, Consolidated, f"{self.description}, zarr.json, consolidated_metadata").metadata
+        documents = {path: Document("zarr.json", content) for path, content in listed.items()}
+        return _by_group(documents, self.place.path, self.description)
 
     def _zmetadata(self) -> tuple[Document, Listed] | None:
         content = run(get_bytes(self.place.store, join(self.place.path, ".zmetadata")))
-        if content is None:
+        found = {} if content is None else parse(content, Consolidated, f"{self.description}, .zmetadata").metadata
+        keys = [(key, *key.rpartition("/")[::2]) for key in found if key.endswith((".zgroup", ".zarray"))]
+        documents = {path: Document(file, found[key], found.get(join(path, ".zattrs"))) for key, path, file in keys}
+        if "" not in documents:
             return None
-        with self._optional:
-            found = parse(content, Consolidated, f"{self.description}, .zmetadata").metadata
-            documents = {
-                path: Document(file, document, found.get(join(path, ".zattrs")))
-                for key, document in found.items()
-                for path, _, file in (key.rpartition("/"),)
-                if file in {".zgroup", ".zarray"}
-            }
-            if "" in documents:
-                return documents.pop("").loaded(f"{self.description}, "), self._listed(documents)
-        return None
-
-    @property
-    def _optional(self) -> AbstractContextManager[None, bool | None]:
-        """Around consolidated metadata: where nobody asks for them, the store is read without what cannot be read of them."""
-        return suppress(ValueError) if self.options.consolidated is None else nullcontext()
-
-    def _listed(self, documents: Mapping[str, Document]) -> Listed:
-        return _by_group(documents, self.place.path, self.description)
+        document = documents.pop("").loaded(f"{self.description}, ")
+        return document, _by_group(documents, self.place.path, self.description)
 
 
 def _by_group(documents: Mapping[str, Document | None], root: str, description: str) -> Listed:
@@ -354,7 +350,8 @@ class Tree:
 
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         """What is at each place: a group, an array, an exception, or None."""
-        found: list[Any] = [None if (why := why_no_name(name)) is None else ValueError(f"its name cannot be one: {why}") for _, name in places]
+        reasons = [why_no_name(name) for _, name in places]
+        found: list[Any] = [why and NotEnteredError(f"{why}, which no name has") for why in reasons]
         wanted = [number for number, each in enumerate(found) if each is None]
         documents: dict[int, Read] = {}
         if self._listed is not None:
@@ -398,7 +395,7 @@ class Tree:
         known = self._above.get(above.path) or (_folder_identity(above),)
         identity = _folder_identity(node)
         self._above[node.path] = (*known, identity)
-        return ValueError("it is a link to a group that it is in") if identity in known else None
+        return NotEnteredError("it is a link to a group that it is in") if identity in known else None
 
     def walk(self, group: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
         """All groups and arrays below a group that can be opened, by path from it."""

@@ -7,6 +7,7 @@ dimension names, dtypes that numpy lacks, one bad member) is prepared for it her
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -19,7 +20,7 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import any_exists, get_bytes, read_together, run, unpickles, with_dims
-from ...core.documents import checked, parse
+from ...core.documents import LARGEST, checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -40,8 +41,8 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .completeness import tell_incomplete
-from .documents import CodedArray, Node
-from .local import ChunkFiles, Guard, GuardedArray, as_raw
+from .documents import CodedArray, Node, NotEnteredError
+from .local import ChunkFiles, Guard, ZarrArray, as_raw
 from .open import Opened, Tree, open_node, state_of
 from .remote import is_remote
 from .transaction import join
@@ -231,7 +232,12 @@ class _GroupReader:
             and not unpickles(member)
             and (self._owner.options.allow_pickle or not is_pickled(dict(member.attrs)))
         }
-        self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
+        for name in [name for name, member in wanted.items() if _decoded_bytes(member) > LARGEST]:
+            size = _decoded_bytes(wanted.pop(name))
+            self._payloads[name] = ValueError(
+                f"it has {size} bytes in a chunk or in all, and what is read while a store is opened may have {LARGEST >> 20} MiB"
+            )
+        self._payloads |= zip(wanted, read_together(list(wanted.values())), strict=True)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
@@ -249,7 +255,8 @@ class _GroupReader:
         """Each member that can be opened; those that cannot are left out by name."""
         for name, member in self._owner.members(self._key, self._node):
             if isinstance(member, BaseException):
-                reason = f"its metadata cannot be read ({type(member).__name__}: {member})"
+                found = f"its metadata cannot be read ({type(member).__name__}: {member})"
+                reason = str(member) if isinstance(member, NotEnteredError) else found
                 self._left_out.append(LeftOut((*self._key, name), reason))
             else:
                 yield name, member
@@ -305,13 +312,18 @@ class _GroupReader:
         else:
             self._arrays[name] = stored
 
+    def _where(self, name: str) -> str:
+        """How messages call a member."""
+        return f"{self._owner.description}, array {'/'.join((*self._key, name))!r}"
+
     def _add_non_tensor(self, name: str, attrs: Mapping[str, Any]) -> None:
-        where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
         payload = self._payloads.get(name, b"")
         if isinstance(payload, BaseException):
             raise payload
         try:
-            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner.options.allow_pickle)
+            value, ndim = decode_non_tensor(
+                payload, attrs, self._where(name), allow_pickle=self._owner.options.allow_pickle
+            )
         except PermissionError as error:
             self._left_out.append(LeftOut((*self._key, name), str(error)))
             return
@@ -394,7 +406,7 @@ class _GroupReader:
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
             guard = Guard.of(array, torch_dtype)
-            data = data if guard is None else GuardedArray(data, guard)
+            data = ZarrArray(data, self._where(name), guard)
             straight = None if guard is None else as_raw(array, data, guard)
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
@@ -418,6 +430,11 @@ class _GroupReader:
             )
         self._owner.fields[key] = group  # which stands for a structured array
         self._groups.append(name)
+
+
+def _decoded_bytes(array: zarr.Array[Any]) -> int:
+    """How many bytes there are at most at once, when an array is read as a whole."""
+    return max(math.prod(array.shape), math.prod(array.shards or array.chunks)) * array.dtype.itemsize
 
 
 def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:
