@@ -104,7 +104,7 @@ def test_groups_that_are_nested_too_deeply_are_refused(tmp_path: Path, zarr_form
     deep = {f"{'/'.join('a' * depth)}/{name}": files[f"next/{name}"] for depth in range(1, 300)}
     source = placed({**files, **deep}, kind, tmp_path)
     for open_it in (xr.open_dataset, xr.open_datatree):
-        with pytest.raises(ValueError, match="nested more than 100 levels deep.*group="):
+        with pytest.raises(ValueError, match=r"nested more than 100 levels deep.*group="):
             open_it(source, engine="tensordict")
     with pytest.raises(ValueError, match="nested more than 100 levels deep"):
         xr.open_dataset(source, engine="tensordict", group="absent")

@@ -25,14 +25,14 @@ import numpy as np
 import zarr
 
 from ..._compat.xarray import zarr_group_blocks
-from ..._compat.zarr import await_requests, each_at_once, is_transactional, on_store
+from ..._compat.zarr import await_requests, each_at_once, is_transactional, join, on_store
 from ...core.metadata import BATCH_ATTR, INCOMPLETE_ATTR
 from ...core.model import Key
 from ...quiet import ZARR_SAYS, quiet
 from ...writing.running import compute_all
 from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
-from .transaction import Staged, Taken, as_json, attrs_key, join, pending, taken
+from .transaction import Staged, Taken, as_json, attrs_key, pending, taken
 
 if TYPE_CHECKING:
     from .write import ZarrTarget

@@ -16,37 +16,33 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
+    Document,
     ForkSafeZipStore,
-    any_exists,
+    Read,
     base_store,
     document_keys,
     each_at_once,
+    folder_of,
     get_bytes,
     group_of,
     holds_nodes,
+    is_local,
+    is_remote,
+    join,
     list_members,
+    read_documents,
     run,
     store_path,
 )
 from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
-from ...core.model import Key, path_key
+from ...core.model import Key, path_key, why_no_key
 from ...core.suggest import there_are
 from ..base import StoreOptions
-from .documents import (
-    Consolidated,
-    Document,
-    Node,
-    Nodes,
-    NotEnteredError,
-    Read,
-    folder_of,
-    is_local,
-    read_documents,
-    why_no_name,
-)
-from .remote import client_errors, is_remote
-from .transaction import as_committed, join
+from .arrays import Nodes, loaded
+from .documents import Consolidated, Node, NotEnteredError
+from .remote import translated
+from .transaction import as_committed
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
@@ -113,21 +109,30 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
         source, owns, options = ForkSafeZipStore(archive, mode="r"), True, replace(options, consolidated=False)
     if options.consolidated is None and not is_remote(source):
         options = replace(options, consolidated=False)
-    with client_errors(source, description):
-        try:
-            place = _at_absolute_path(store_path(source, options.storage_options))
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise ValueError(
-                f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
-            ) from error
-        try:
-            return _open(_Root(place, description, options), owns)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{error}; {_way_out(source)}") from None
-        except BaseException:
-            if owns:
-                place.store.close()
+    try:
+        return _opened(source, description, options, owns)
+    except _NoStoreError as error:
+        raise FileNotFoundError(f"{error}; {_way_out(source)}") from None
+    except Exception as error:
+        told = translated(error, description) if is_remote(source) else None
+        if told is None:
             raise
+        raise told from error
+
+
+def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
+    try:
+        place = _at_absolute_path(store_path(source, options.storage_options))
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(
+            f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
+        ) from error
+    try:
+        return _open(_Root(place, description, options), owns)
+    except BaseException:
+        if owns:
+            place.store.close()
+        raise
 
 
 def _at_absolute_path(place: StorePath) -> StorePath:
@@ -160,6 +165,10 @@ def _way_out(source: Any) -> str:
     return "check the path"
 
 
+class _NoStoreError(FileNotFoundError):
+    pass
+
+
 @dataclass(frozen=True)
 class _Root:
     """The root of a store that is being opened."""
@@ -184,12 +193,12 @@ class _Root:
             if isinstance(found, BaseException):
                 raise self._named(found) from found
             if found is not None:
-                document = found.loaded(f"{self.description}, ")
+                document = loaded(found, f"{self.description}, ")
                 listed = self._tried(partial(self._inline, document)) if asked is not False else None
                 if asked and listed is None and document.content.get("node_type", "group") == "group":
                     raise ValueError(f"{self.description}: it has no consolidated metadata; pass consolidated=None")
                 return document, listed
-        raise FileNotFoundError(
+        raise _NoStoreError(
             f"{self.description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file"
         )
 
@@ -224,7 +233,7 @@ class _Root:
         documents = {path: Document(file, found[key], found.get(join(path, ".zattrs"))) for key, path, file in keys}
         if "" not in documents:
             return None
-        document = documents.pop("").loaded(f"{self.description}, ")
+        document = loaded(documents.pop(""), f"{self.description}, ")
         return document, _by_group(documents, self.place.path, self.description)
 
 
@@ -243,10 +252,15 @@ def _by_group(documents: Mapping[str, Document | None], root: str, description: 
             if depth == len(parts):
                 inside[name] = document
             inside.setdefault(name, None)
-            if why_no_name(name) is not None:
+            if _why_no_name(name) is not None:
                 break
             above = join(above, name)
     return found
+
+
+def _why_no_name(name: str) -> str | None:
+    """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one."""
+    return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
 
 
 def _too_deep(description: str, path: str) -> ValueError:
@@ -350,7 +364,7 @@ class Tree:
 
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         """What is at each place: a group, an array, an exception, or None."""
-        reasons = [why_no_name(name) for _, name in places]
+        reasons = [_why_no_name(name) for _, name in places]
         found: list[Any] = [why and NotEnteredError(f"{why}, which no name has") for why in reasons]
         wanted = [number for number, each in enumerate(found) if each is None]
         documents: dict[int, Read] = {}
@@ -380,12 +394,10 @@ class Tree:
         version = group.metadata.zarr_format
         if self._listed is not None:
             is_group = place.path in self._listed
-        elif any_exists(
-            group, *(f"{place.path.rpartition('/')[2]}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))
-        ):
-            raise ValueError(f"it has no metadata of zarr format {version}, as the group that it is in")
         else:
             is_group = (not is_local(group) or os.path.isdir(folder_of(place))) and holds_nodes(place.store, place.path)
+        if not is_group and not self.is_consolidated and isinstance(read_documents([place], 5 - version)[0], Document):
+            raise ValueError(f"it is of zarr format {5 - version}, and the group that it is in of {version}")
         return group_of(place, {}, version) if is_group else None
 
     def _refused(self, above: zarr.Group, node: Any) -> Exception | None:

@@ -19,7 +19,7 @@ from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import any_exists, get_bytes, read_together, run, unpickles, with_dims
+from ..._compat.zarr import any_exists, get_bytes, is_remote, join, read_together, run, unpickles, with_dims
 from ...core.documents import LARGEST, checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
@@ -40,12 +40,10 @@ from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
+from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .completeness import tell_incomplete
 from .documents import CodedArray, Node, NotEnteredError
-from .local import ChunkFiles, Guard, ZarrArray, as_raw
 from .open import Opened, Tree, open_node, state_of
-from .remote import is_remote
-from .transaction import join
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]

@@ -1,18 +1,13 @@
-"""Stores far away: which those are, and what the errors of their clients mean."""
+"""What the errors of the clients of stores far away mean."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
+from ..._compat.zarr import is_remote
 
-from ..._compat.zarr import base_store
-
-_LOCAL = (LocalStore, MemoryStore, ZipStore)
 _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "obstore", "s3fs", "gcsfs", "adlfs", "google", "azure"})
 _REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
 _MISSING_PACKAGES = {
@@ -25,30 +20,20 @@ _MISSING_PACKAGES = {
 }
 
 
-def is_remote(source: Any) -> bool:
-    """Whether requests to the store take long: all but local files and memory."""
-    if isinstance(source, (str, os.PathLike)):
-        text = os.fspath(source)
-        return "://" in text and not text.startswith("file://")
-    if isinstance(source, StorePath):
-        return is_remote(source.store)
-    base = base_store(source)
-    return isinstance(base, Store) and not isinstance(base, _LOCAL)
-
-
 @contextmanager
 def client_errors(source: Any, description: str) -> Iterator[None]:
     """Raise errors of the clients of stores far away (s3fs, obstore, ...) as Python's own; others pass as they are."""
     try:
         yield
     except Exception as error:
-        told = _translated(error, description) if is_remote(source) else None
+        told = translated(error, description) if is_remote(source) else None
         if told is None:
             raise
         raise told from error
 
 
-def _translated(error: Exception, description: str) -> Exception | None:
+def translated(error: Exception, description: str) -> Exception | None:
+    """The error of a client as one of Python's own; None where it is none."""
     told = f"{type(error).__name__}: {error}".split("\n")[0]
     words = told.lower()
     if isinstance(error, ImportError):

@@ -31,13 +31,14 @@ from ..._compat.zarr import (
     each_at_once,
     get_bytes,
     is_transactional,
+    join,
     run,
     set_bytes,
 )
 from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
+from ...core.model import why_no_key
 from ..fingerprint import ChangedError
-from .documents import why_no_name
 
 LOCK = ".xarray-tensordict.lock"
 """An object beside the documents of the outermost group, which is there only while the store is changed."""
@@ -194,11 +195,6 @@ def is_document(key: str) -> bool:
     return key.rpartition("/")[2] in METADATA_KEYS
 
 
-def join(*parts: str) -> str:
-    """The key of what is at a path below another."""
-    return "/".join(part for part in parts if part)
-
-
 def attrs_key(path: str, zarr_format: int) -> str:
     """The key of the document that holds the attributes of what is at a path."""
     return join(path, "zarr.json" if zarr_format == 3 else ".zattrs")
@@ -276,7 +272,7 @@ def _held_in(attrs: Mapping[str, Any], where: str) -> Documents:
     """The documents as a mark holds them; they are written to the store, and nothing else may be."""
     held = checked(attrs[COMMIT_ATTR], dict[str, str | None], f"{where}, {COMMIT_ATTR}")
     for key in held:
-        if not is_document(key) or any(map(why_no_name, key.split("/"))):
+        if not is_document(key) or why_no_key(key) is not None:
             raise ValueError(f"{where}, {COMMIT_ATTR}: {key!r} is no document of a store; delete the attribute")
     return {key: None if text is None else text.encode() for key, text in held.items()}
 

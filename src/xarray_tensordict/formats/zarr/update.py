@@ -17,7 +17,7 @@ import xarray as xr
 import zarr
 
 from ..._compat.xarray import remade
-from ..._compat.zarr import on_store
+from ..._compat.zarr import join, on_store
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -44,7 +44,7 @@ from .completeness import tell_incomplete
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .transaction import join, taken
+from .transaction import taken
 from .write import ZarrTarget, resolve_target
 
 

@@ -16,7 +16,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, ZipStore
 
-from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
+from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, join, run, set_bytes
 from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
@@ -26,7 +26,7 @@ from ..places import Place, place_of, refuse_reading_from
 from ..registry import describe_source
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
-from .transaction import LOCK, is_document, join, pending, taken
+from .transaction import LOCK, is_document, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
