@@ -33,6 +33,8 @@ from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
+_PATHS, _PATHS_FOR_EACH = 1000, 10
+"""How many paths may lead to groups of a file, beside so many for each group: by links there can be 2 ** 64."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Hdf5Store:
         self._root = root
         self._allow_pickle = allow_pickle
         self._scales = ScaleTable()
+        self._paths: dict[Key, tuple[Any, ...]] = {}
 
     @classmethod
     def open(cls, source: Any, *, root: str | None = None, allow_pickle: bool = False) -> Hdf5Store:
@@ -142,6 +145,11 @@ class Hdf5Store:
             return StoredGroup(key, left_out=[LeftOut(key, str(error.__cause__))])
         if isinstance(found, str):
             raise KeyError(found)
+        if len(self._paths) > _PATHS + _PATHS_FOR_EACH * len(set(self._paths.values())):
+            raise ValueError(
+                f"{where}: its groups are linked to one another: there are more than {len(self._paths)} paths, and no end of it; "
+                f"open a group of it with group=..."
+            )
         facts, record = found
         if record is not None:
             out.recorded = parse_batch_record(record, where)
@@ -188,6 +196,7 @@ class Hdf5Store:
         """Fill `out`; gives its batch record, too, which is not read yet."""
         if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
             self._scales.forget_sizes()
+        self._paths[out.key] = identity(node.obj)
         is_group = isinstance(node.obj, h5py.Group)
         facts = self._read_group(node, out) if is_group else self._read_records(node, out)
         out.unlimited_dims = frozenset(facts.unlimited)
