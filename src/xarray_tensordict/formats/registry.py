@@ -212,6 +212,8 @@ def _format_of_path(path: str, description: str) -> Format:
             f"No such file or directory: {description!r}. Check the spelling; relative paths start at "
             f"{str(Path.cwd())!r}"
         )
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        raise ValueError(f"{description}: expected a file or a folder, found a FIFO, a socket or a device")
     for each in FORMATS:
         if each.claims(path):
             return each

@@ -288,7 +288,7 @@ class ScaleTable:
                     return None
                 self._names[found] = path.decode("utf-8", "surrogateescape").rsplit("/", 1)[-1]
             return self._axis(target, found)
-        except (ValueError, OSError, RuntimeError, KeyError):
+        except Exception:  # it is null, of another type, or leads nowhere: h5py raises nearly anything
             return None
 
     def shared(self, group: Any, members: Mapping[str, Any] | None = None) -> Shared:
@@ -306,9 +306,9 @@ class ScaleTable:
                     found.types.append((name, member.id.encode()))
                 elif isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
                     found.scales.append(self.add(member, name))
-                    number = marker(member, "_Netcdf4Dimid")
-                    if number is not None:
-                        found.numbers[int(np.ravel(number)[0])] = found.scales[-1]
+                    number = np.ravel(marker(member, "_Netcdf4Dimid"))
+                    if len(number) == 1 and number.dtype.kind in "iu":
+                        found.numbers[int(number[0])] = found.scales[-1]
             except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
                 continue
         return found
@@ -341,14 +341,11 @@ def _opened(group: Any) -> dict[str, Any]:
 def _largest_use(scale: Any) -> int:
     """The largest extent of the axes that `scale` is attached to, which is the size of an unlimited dimension."""
     size = 0
-    uses = h5py.Dataset(scale).attrs["REFERENCE_LIST"] if h5py.h5a.exists(scale, b"REFERENCE_LIST") else ()
-    for reference, axis in uses:
-        try:
-            shape = h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()
-        except Exception:  # the variable was deleted, or is corrupt: h5py raises nearly anything
-            shape = ()
-        if axis < len(shape):
-            size = max(size, shape[axis])
+    uses = marker(h5py.Dataset(scale), "REFERENCE_LIST")
+    for use in uses.ravel() if isinstance(uses, np.ndarray) else ():
+        with suppress(Exception):  # the variable was deleted, or is corrupt: h5py raises nearly anything
+            reference, axis = use
+            size = max(size, h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()[axis])
     return size
 
 
@@ -369,12 +366,11 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
     own = table.add(dataset, name) if is_scale(dataset) else None
     if own is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
         known = {number: axis for group in chain for number, axis in table.shared(group).numbers.items()}
-        numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
-        if len(numbers) == ndim and all(number in known for number in numbers):
-            return tuple(known[number] for number in numbers)
+        numbers = marker(dataset, "_Netcdf4Coordinates")
+        if np.shape(numbers) == (ndim,) and all(number in known for number in numbers.tolist()):
+            return tuple(known[number] for number in numbers.tolist())
     if _has(dataset, b"DIMENSION_LIST"):
-        axes = [_attached(dataset, references, table) for references in dataset.attrs["DIMENSION_LIST"]]
-        axes = (axes + [Axis()] * ndim)[:ndim]
+        axes = [_attached(dataset, references, table) for references in _scale_references(dataset)]
     elif own is not None:
         axes[0] = own
     if all(axis.name is not None for axis in axes):
@@ -385,9 +381,17 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
     return tuple(Axis(label or other) if axis.name is None else axis for axis, label, other in names)
 
 
-def _attached(dataset: Any, references: Any, table: ScaleTable) -> Axis:
+def _scale_references(dataset: Any) -> list[list[Any]]:
+    """The references to the scales of each axis; an attribute that holds anything else has none, and HDF5's own functions
+    crash on some."""
+    lists = marker(dataset, "DIMENSION_LIST")
+    rows = lists if isinstance(lists, np.ndarray) and lists.shape == (dataset.ndim,) else [None] * dataset.ndim
+    return [list(row) if isinstance(row, np.ndarray) else [] for row in rows]
+
+
+def _attached(dataset: Any, references: list[Any], table: ScaleTable) -> Axis:
     """The scale of one axis. Of several the last, as netCDF-C and h5netcdf do."""
-    found = (table.by_reference(dataset, reference) for reference in reversed(list(references)))
+    found = (table.by_reference(dataset, reference) for reference in reversed(references))
     return next((axis for axis in found if axis is not None), Axis())
 
 
@@ -400,11 +404,12 @@ def _labels(dataset: Any) -> list[str] | None:
 
 
 def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
-    """The dimension scales of an axis; an attribute that lists none is passed over, as HDF5's own functions do not."""
-    lists = marker(dataset, "DIMENSION_LIST")
-    if not isinstance(lists, np.ndarray) or lists.shape != (dataset.ndim,) or not isinstance(lists[axis], np.ndarray):
-        return []
-    return [dataset.file[reference] for reference in lists[axis] if reference]
+    """The dimension scales of an axis; references that lead nowhere are passed over."""
+    found = []
+    for reference in _scale_references(dataset)[axis]:
+        with suppress(Exception):  # as where they are read
+            found.append(dataset.file[reference])
+    return [scale for scale in found if isinstance(scale, h5py.Dataset)]
 
 
 def write_labels(dataset: Any, names: Iterable[str]) -> None:

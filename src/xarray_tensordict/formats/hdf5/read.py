@@ -18,6 +18,7 @@ from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, parse_batch_record, read_ar
 from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
+from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
     NON_COORD_PREFIX,
     ScaleTable,
@@ -32,6 +33,8 @@ from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
+_PATHS, _PATHS_FOR_EACH = 1000, 10
+"""How many paths may lead to groups of a file, beside so many for each group: by links there can be 2 ** 64."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Hdf5Store:
         self._root = root
         self._allow_pickle = allow_pickle
         self._scales = ScaleTable()
+        self._paths: dict[Key, tuple[Any, ...]] = {}
 
     @classmethod
     def open(cls, source: Any, *, root: str | None = None, allow_pickle: bool = False) -> Hdf5Store:
@@ -94,18 +98,16 @@ class Hdf5Store:
             raise ValueError(f"group must be a string or None, not {root!r}")
         opened = open_source(source)
         store = cls(opened, path_key(root), allow_pickle=allow_pickle)
-        wrong = None
         try:
-            with opened.locked() as base:
-                if store._find(base, ()) is None:
-                    wrong = store._no_group(base, ())
-        except Exception as err:  # h5py raises nearly anything for a corrupt file
+            with opened.locked() as base, named_errors(repr(opened.description)):
+                if store._find(base, ()) is not None:
+                    return store
+                wrong = store._no_group(base, ())
+        except OSError:
             opened.close()
-            raise OSError(f"{opened.description!r} cannot be read: {err.args[0] if err.args else err}") from err
-        if wrong is not None:
-            opened.close()
-            raise OSError(wrong)
-        return store
+            raise
+        opened.close()
+        raise OSError(wrong)
 
     @property
     def description(self) -> str:
@@ -129,28 +131,40 @@ class Hdf5Store:
             If there is no such group.
         ValueError
             If its batch record is malformed, or of an unknown version.
+        OSError
+            If the opened group itself is damaged; groups in it that are damaged are empty, and say so in `left_out`.
         """
-        with self._source.locked() as base:
-            node = self._find(base, key)
-            if node is None:
-                raise KeyError(self._no_group(base, key))
-            if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
-                self._scales.forget_sizes()
-            out = StoredGroup(key)
-            facts = self._read_records(node, out) if isinstance(node.obj, h5py.Dataset) else self._read_group(node, out)
-            out.unlimited_dims = frozenset(facts.unlimited)
+        out, where = StoredGroup(key), self._where(key)
+        try:
+            with self._source.locked() as base, named_errors(where):
+                node = self._find(base, key)
+                found = self._no_group(base, key) if node is None else self._described(node, out)
+        except DamagedError as error:
+            if not key:
+                raise
+            return StoredGroup(key, left_out=[LeftOut(key, str(error.__cause__))])
+        if isinstance(found, str):
+            raise KeyError(found)
+        if len(self._paths) > _PATHS + _PATHS_FOR_EACH * len(set(self._paths.values())):
+            raise ValueError(
+                f"{where}: its groups are linked to one another: there are more than {len(self._paths)} paths, and no end of it; "
+                f"open a group of it with group=..."
+            )
+        facts, record = found
+        if record is not None:
+            out.recorded = parse_batch_record(record, where)
         if facts.missing:
             listed = "; ".join(f"{name!r}: {', '.join(map(repr, files[:5]))}" for name, files in facts.missing.items())
             warn(
-                f"{self._where(out)}: files that virtual datasets are made of are not there, and HDF5 gives the fill value "
+                f"{where}: files that virtual datasets are made of are not there, and HDF5 gives the fill value "
                 f"(zero, if there is none) for their values: {listed}. Put them where the file expects them, or leave the "
                 f"variables out with drop_variables=[...]",
                 LeftOutWarning,
             )
         return out
 
-    def _where(self, group: StoredGroup) -> str:
-        return f"{self.description!r}, group {group_name((*self._root, *group.key))!r}"
+    def _where(self, key: Key) -> str:
+        return f"{self.description!r}, group {group_name((*self._root, *key))!r}"
 
     # Finding a group
 
@@ -178,15 +192,22 @@ class Hdf5Store:
 
     # Describing a group
 
+    def _described(self, node: _Node, out: StoredGroup) -> tuple[GroupFacts, Any]:
+        """Fill `out`; gives its batch record, too, which is not read yet."""
+        if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
+            self._scales.forget_sizes()
+        self._paths[out.key] = identity(node.obj)
+        is_group = isinstance(node.obj, h5py.Group)
+        facts = self._read_group(node, out) if is_group else self._read_records(node, out)
+        out.unlimited_dims = frozenset(facts.unlimited)
+        return facts, marker(node.obj, BATCH_ATTR) if is_group else None
+
     def _read_group(self, node: _Node, out: StoredGroup) -> GroupFacts:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
         # those that HDF5 would give back changed
         own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
         out.attrs.update(own.get("attrs", {}))
         out.tensorclass = own.get("tensorclass")
-        record = marker(node.obj, BATCH_ATTR)
-        if record is not None:
-            out.recorded = parse_batch_record(record, self._where(out))
         out.incomplete = _unfinished(node)
         members, groups = _list_members(node, out)
         self._scales.shared(node.obj, members)
@@ -299,12 +320,7 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
     members: dict[str, Any] = {}
     groups: list[str] = []
     enclosing = set(map(identity, node.chain))
-    try:
-        names = list(node.obj)
-    except Exception as err:  # a corrupt index of links; h5py raises nearly anything
-        out.left_out.append(LeftOut(out.key, f"its members cannot be listed: {err.args[0] if err.args else err}"))
-        return members, groups
-    for name in names:
+    for name in node.obj:
         reason = None
         try:
             member = node.obj[name]
@@ -314,7 +330,7 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
                 reason = "it is a link to an enclosing group, and is not followed"
             else:
                 groups.append(name)
-        except Exception as err:  # a dangling link, a corrupt object; as above
+        except Exception as err:  # a dangling link, a corrupt object; h5py raises nearly anything
             reason = _why_not_opened(node.obj, name, err)
         if reason is not None:
             out.left_out.append(LeftOut((*out.key, name), reason))

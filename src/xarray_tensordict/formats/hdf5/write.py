@@ -129,6 +129,8 @@ def check_target(target: Path, mode: str | None) -> None:
         raise ValueError(
             f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
         )
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{target}: expected the path of a file, found a FIFO, a socket or a device")
     if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
         does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
         with target.open("rb") as file:
