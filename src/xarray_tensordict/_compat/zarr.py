@@ -130,14 +130,6 @@ def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
 
 
-def any_exists(node: zarr.Group, *names: str) -> bool:
-    """Whether there is a file of one of these names below a group."""
-    store: Any = node.store
-    if type(store) is LocalStore:
-        return any(os.path.isfile(os.path.join(store.root, join(node.path, name))) for name in names)
-    return any(sync(node.store.exists(join(node.path, name))) for name in names)
-
-
 def join(*parts: str) -> str:
     """The key of what is at a path below another."""
     return "/".join(part for part in parts if part)

@@ -19,7 +19,7 @@ from numpy.testing import assert_equal
 from zarr.storage import StorePath
 
 from xarray_tensordict._compat import zarr as documents
-from xarray_tensordict._compat.zarr import Document, any_exists
+from xarray_tensordict._compat.zarr import Document
 from xarray_tensordict.formats.zarr import open as zarr_members
 from xarray_tensordict.formats.zarr.arrays import Nodes
 from xarray_tensordict.formats.zarr.open import Tree
@@ -210,13 +210,6 @@ def test_a_damaged_document_that_opens_is_what_zarr_opens(data: st.DataObject, z
                 assert found.metadata.to_dict() == root["b"].metadata.to_dict()
         else:
             assert isinstance(found, Exception | zarr.Group)
-
-
-def test_files_are_found_without_the_event_loop(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "s.zarr", 3)
-    assert any_exists(root, "absent/zarr.json", "x0/zarr.json")
-    assert any_exists(zarr.open_group(root.store, path="nested"), "x0/zarr.json")
-    assert not any_exists(root, "absent/zarr.json", "x0", "folder")
 
 
 @pytest.mark.parametrize("late", [0.0, float("inf")], ids=["by threads", "one after the other"])

@@ -383,7 +383,8 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
 
 def _scale_references(dataset: Any) -> list[list[Any]]:
     """The references to the scales of each axis; an attribute that holds anything else has none, and HDF5's own functions
-    crash on some."""
+    crash on some.
+    """
     lists = marker(dataset, "DIMENSION_LIST")
     rows = lists if isinstance(lists, np.ndarray) and lists.shape == (dataset.ndim,) else [None] * dataset.ndim
     return [list(row) if isinstance(row, np.ndarray) else [] for row in rows]

@@ -13,7 +13,6 @@ values overwritten  old and new values, under a mark that names the variables   
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -195,7 +194,7 @@ class Change:
         found = self.staged.found[key]
         if self.zarr_format == 2 or found is None:
             return found is not None
-        return json.loads(found).get("consolidated_metadata") is not None
+        return (self.staged.document(key) or {}).get("consolidated_metadata") is not None
 
     def abandon(self) -> None:
         """Remove the chunks of new arrays and texts, unless documents that could not be put back name them."""
@@ -254,9 +253,9 @@ def settle(target: ZarrTarget, consolidate: bool, *tasks: Any, all_written: bool
     path = "/".join(target.prefix)
     group = zarr.open_group(target.store, path=path, mode="r", use_consolidated=False)
     mark = mark_of(group)
-    if mark is None or mark.get("kind") != "create" or not mark.get("created"):
+    if mark is None or mark.kind != "create" or not mark.created:
         return
-    if not all_written and unwritten(group, mark.get("arrays", ())):
+    if not all_written and unwritten(group, mark.arrays):
         return
     with taken(target.store, target.name, target.root()), zarr_writes():
         change = Change(target, int(group.metadata.zarr_format), consolidate)

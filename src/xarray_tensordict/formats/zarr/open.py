@@ -36,21 +36,16 @@ from ..._compat.zarr import (
 )
 from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
-from ...core.model import Key, path_key, why_no_key
+from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
 from ...core.suggest import there_are
 from ..base import StoreOptions
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
-from .remote import translated
+from .remote import raise_translated
 from .transaction import as_committed
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
-
-DEEPEST = 100
-"""Groups that are nested more deeply are refused, since a store may be made so that they never end."""
-MOST_MEMBERS = 100_000
-"""A store that has more groups and arrays is refused, too."""
 
 Listed = Mapping[str, Mapping[str, "Document | None"]]
 """By the path of a group its members, with their documents where these have been read."""
@@ -114,10 +109,8 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
     except _NoStoreError as error:
         raise FileNotFoundError(f"{error}; {_way_out(source)}") from None
     except Exception as error:
-        told = translated(error, description) if is_remote(source) else None
-        if told is None:
-            raise
-        raise told from error
+        raise_translated(error, source, description)
+        raise
 
 
 def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
@@ -224,7 +217,7 @@ class _Root:
             return None
         listed = checked(found, Consolidated, f"{self.description}, zarr.json, consolidated_metadata").metadata
         documents = {path: Document("zarr.json", content) for path, content in listed.items()}
-        return _by_group(documents, self.place.path, self.description)
+        return _by_group(documents, self.place.path)
 
     def _zmetadata(self) -> tuple[Document, Listed] | None:
         content = run(get_bytes(self.place.store, join(self.place.path, ".zmetadata")))
@@ -234,18 +227,14 @@ class _Root:
         if "" not in documents:
             return None
         document = loaded(documents.pop(""), f"{self.description}, ")
-        return document, _by_group(documents, self.place.path, self.description)
+        return document, _by_group(documents, self.place.path)
 
 
-def _by_group(documents: Mapping[str, Document | None], root: str, description: str) -> Listed:
+def _by_group(documents: Mapping[str, Document | None], root: str) -> Listed:
     """What is in each group, from documents by path; a path with a part that is no name ends there."""
     found: dict[str, dict[str, Document | None]] = {root: {}}
-    if len(documents) > MOST_MEMBERS:
-        raise _too_many(description)
     for path, document in documents.items():
-        parts = path.split("/", DEEPEST)
-        if len(parts) > DEEPEST:
-            raise _too_deep(description, path)
+        parts = path.split("/", DEEPEST_GROUP + 1)  # what is deeper is never asked for
         above = root
         for depth, name in enumerate(parts, 1):
             inside = found.setdefault(above, {})
@@ -261,20 +250,6 @@ def _by_group(documents: Mapping[str, Document | None], root: str, description: 
 def _why_no_name(name: str) -> str | None:
     """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one."""
     return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
-
-
-def _too_deep(description: str, path: str) -> ValueError:
-    return ValueError(
-        f"{description}: groups are nested more than {DEEPEST} levels deep at '/{path[:40]}...', which is refused, since a store "
-        f"may be made so that they never end; open one of them with group="
-    )
-
-
-def _too_many(description: str) -> ValueError:
-    return ValueError(
-        f"{description}: it has more than {MOST_MEMBERS} groups and arrays, which is refused, since a store may be made so that "
-        f"they never end; open one of its groups with group="
-    )
 
 
 def _open(root: _Root, owns: bool) -> Opened:
@@ -337,20 +312,16 @@ class Tree:
         self.is_consolidated = listed is not None
         self._description = description
         self._listed = listed
-        self._count = 0
+        self._depth = 0
         self._above: dict[str, tuple[Any, ...]] = {}
 
     def members(self, groups: Sequence[zarr.Group]) -> list[list[Member]]:
         """Open all members of some groups at once, each for itself; folders that are no groups are not among them."""
         if not groups:
             return []
-        if groups[0].path.count("/") >= DEEPEST:
-            raise _too_deep(self._description, groups[0].path)
         listed = self._known(groups[0])
         names = [sorted(listed.get(group.path, ())) for group in groups] if listed is not None else _names_in(groups)
-        self._count += sum(map(len, names))
-        if self._count > MOST_MEMBERS:
-            raise _too_many(self._description)
+        check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
         places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
         each = iter(self._opened(places))
         return [[(name, found) for name in inside if (found := next(each)) is not None] for inside in names]
@@ -359,7 +330,7 @@ class Tree:
         """The members that consolidated metadata list, or that a store lists with one look."""
         if self._listed is None and (keys := document_keys(group.store)) is not None:
             paths = {key.rpartition("/")[0] for key in keys if "/" in key}
-            self._listed = _by_group(dict.fromkeys(paths), "", self._description)
+            self._listed = _by_group(dict.fromkeys(paths), "")
         return self._listed
 
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
@@ -435,6 +406,7 @@ class Tree:
             return group
         node = self._at(group, parts)
         if isinstance(node, zarr.Group):
+            self._depth = len(path_key(node.path))
             return node
         found = (
             "does not exist"

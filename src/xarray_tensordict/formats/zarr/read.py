@@ -19,7 +19,7 @@ from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import any_exists, get_bytes, is_remote, join, read_together, run, unpickles, with_dims
+from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, unpickles, with_dims
 from ...core.documents import LARGEST, checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
@@ -113,7 +113,9 @@ class ZarrGroupStore:
     @cached_property
     def nczarr(self) -> bool:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
-        return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
+        root = self.zarr_group
+        keys = [join(root.path, name) for name in (".nczgroup", ".nczarr")]
+        return root.metadata.zarr_format == 2 and any(run(root.store.exists(key)) for key in keys)
 
     def enclosing(self) -> ZarrGroupStore | None:
         """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
@@ -271,7 +273,7 @@ class _GroupReader:
         # stale consolidated metadata lists arrays that are gone, and zarr reads these as fill values; remote stores are not
         # asked, since that takes a request for each array
         is_listed = self._owner.tree.is_consolidated and not is_remote(self._node.store)
-        if is_listed and not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray"):
+        if is_listed and read_documents([array.store_path], array.metadata.zarr_format)[0] is None:
             reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
             self._left_out.append(LeftOut((*self._key, name), reason))
             return

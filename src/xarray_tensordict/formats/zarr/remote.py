@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from ..._compat.zarr import is_remote
@@ -20,20 +18,14 @@ _MISSING_PACKAGES = {
 }
 
 
-@contextmanager
-def client_errors(source: Any, description: str) -> Iterator[None]:
-    """Raise errors of the clients of stores far away (s3fs, obstore, ...) as Python's own; others pass as they are."""
-    try:
-        yield
-    except Exception as error:
-        told = translated(error, description) if is_remote(source) else None
-        if told is None:
-            raise
-        raise told from error
+def raise_translated(error: Exception, source: Any, description: str) -> None:
+    """Raise an error of a client of a store far away (s3fs, obstore, ...) as one of Python's own; others are let pass."""
+    found = _translated(error, description) if is_remote(source) else None
+    if found is not None:
+        raise found from error
 
 
-def translated(error: Exception, description: str) -> Exception | None:
-    """The error of a client as one of Python's own; None where it is none."""
+def _translated(error: Exception, description: str) -> Exception | None:
     told = f"{type(error).__name__}: {error}".split("\n")[0]
     words = told.lower()
     if isinstance(error, ImportError):

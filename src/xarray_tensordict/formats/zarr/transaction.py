@@ -135,7 +135,7 @@ class Staged(WrapperStore[Store]):
     def document(self, key: str) -> dict[str, Any] | None:
         """A document as it is to be."""
         content = run(self._document(key))
-        return None if content is None else json.loads(content)
+        return None if content is None else parse(content, dict[str, Any], key)
 
     def put(self, key: str, content: bytes | None) -> None:
         """Change a document; None removes it."""
@@ -256,7 +256,7 @@ def _switch(store: Store, root: str, before: Documents, after: Mapping[str, byte
 def _marked(key: str, before: Documents) -> bytes:
     """The document at a key with the mark: all documents as they were."""
     content = before[key]
-    whole = {} if content is None else json.loads(content)
+    whole = {} if content is None else parse(content, dict[str, Any], key)
     attrs = whole.setdefault("attributes", {}) if key.endswith(".json") else whole
     attrs[COMMIT_ATTR] = {key: None if content is None else content.decode() for key, content in before.items()}
     return as_json(whole)
