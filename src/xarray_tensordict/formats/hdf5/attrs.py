@@ -15,7 +15,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, MARKER_ATTRS, dims_from_attribute
+from ...core.documents import parse
+from ...core.metadata import (
+    ARRAY_ATTR,
+    INCOMPLETE_ATTR,
+    MARKER_ATTRS,
+    UNBATCHED_NAME,
+    Incomplete,
+    dims_from_attribute,
+    parse_attribute,
+)
 from ...core.model import Key, LeftOut
 from ...core.objects import jsonable
 
@@ -41,6 +50,14 @@ NON_COORD_PREFIX = "_nc4_non_coord_"
 """What netCDF puts before the name of a variable that is named like a dimension it does not describe."""
 
 
+NO_NAME = "its name is not UTF-8"
+
+
+def readable_name(name: str | bytes) -> str:
+    """A name for messages; h5py gives those that are not UTF-8 as bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
 class UnreadableError(Exception):
     """What an HDF5 object holds has no counterpart here; the message says what it is."""
 
@@ -55,7 +72,10 @@ def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, An
         left_out.append(LeftOut(key, f"its attributes cannot be listed: {err}"))
         return attrs
     for name in names:
-        if name in _HIDDEN and not (name == "CLASS" and marker(obj, name) in _SEARCH_INDEX):
+        if name in _HIDDEN and not (name == "CLASS" and str(marker(obj, name)) in _SEARCH_INDEX):
+            continue
+        if isinstance(name, bytes):
+            left_out.append(LeftOut(key, NO_NAME, readable_name(name)))
             continue
         try:
             attrs[name] = _read_attribute(obj, name)
@@ -77,16 +97,23 @@ def marker(obj: Any, name: str) -> Any:
     return None if isinstance(value, h5py.Empty) else value
 
 
-def append_mark(root: Any) -> dict[str, Any] | None:
+def append_mark(root: Any, where: str) -> Incomplete | None:
     """What an append that has not finished has noted in the root group of a file; None where there is nothing.
 
-    Its members are ``group`` and ``dim``, and in ``before`` the shapes that datasets had, by path.
+    Raises
+    ------
+    ValueError
+        Where it is malformed; `where` is how messages call the file.
     """
-    try:
-        mark = json.loads(marker(root, INCOMPLETE_ATTR) or "null")
-        return {"group": str(mark["group"]), "dim": mark["dim"], "before": dict(mark["before"])}
-    except (TypeError, ValueError, KeyError):  # none, or of another program
-        return None
+    found = marker(root, INCOMPLETE_ATTR)
+    return None if found is None else parse_attribute(found, Incomplete, f"{where}: the attribute {INCOMPLETE_ATTR!r}")
+
+
+def unbatched_content(group: Any, where: str) -> dict[str, dict[str, Any]]:
+    """The arrays in the entry ``_unbatched`` of a group, by path; raises a ValueError where it holds anything else."""
+    found = group[UNBATCHED_NAME]
+    text = found[()] if isinstance(found, h5py.Dataset) else "a group"
+    return parse(text, dict[str, dict[str, Any]], f"{where}: the entry {UNBATCHED_NAME!r}")
 
 
 def reference_kind(dtype: np.dtype[Any]) -> str | None:
@@ -382,9 +409,7 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
 
 
 def _scale_references(dataset: Any) -> list[list[Any]]:
-    """The references to the scales of each axis; an attribute that holds anything else has none, and HDF5's own functions
-    crash on some.
-    """
+    """The references to the scales of each axis; none where the attribute is malformed: HDF5's own functions crash on that."""
     lists = marker(dataset, "DIMENSION_LIST")
     rows = lists if isinstance(lists, np.ndarray) and lists.shape == (dataset.ndim,) else [None] * dataset.ndim
     return [list(row) if isinstance(row, np.ndarray) else [] for row in rows]
@@ -401,7 +426,8 @@ def _labels(dataset: Any) -> list[str] | None:
     found = marker(dataset, "DIMENSION_LABELS")
     if not isinstance(found, np.ndarray) or found.shape != (dataset.ndim,):
         return None
-    return [decode_text(label) for label in found.tolist()] if found.dtype.kind in "OSU" else None
+    labels = found.tolist()
+    return list(map(decode_text, labels)) if all(isinstance(label, (str, bytes)) for label in labels) else None
 
 
 def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:

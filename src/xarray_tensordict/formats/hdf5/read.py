@@ -14,12 +14,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, parse_batch_record, read_array_record
-from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key
+from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, parse_batch_record, read_array_record
+from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key, why_no_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
 from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
+    NO_NAME,
     NON_COORD_PREFIX,
     ScaleTable,
     UnreadableError,
@@ -28,6 +29,7 @@ from .attrs import (
     is_placeholder,
     marker,
     read_attributes,
+    readable_name,
 )
 from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
@@ -208,10 +210,9 @@ class Hdf5Store:
         own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
         out.attrs.update(own.get("attrs", {}))
         out.tensorclass = own.get("tensorclass")
-        out.incomplete = _unfinished(node)
         members, groups = _list_members(node, out)
         self._scales.shared(node.obj, members)
-        facts = self._facts(node)
+        facts = self._facts(node, out)
         datasets = {name: member for name, member in members.items() if isinstance(member, h5py.Dataset)}
         for stored, dataset in datasets.items():
             name = stored.removeprefix(NON_COORD_PREFIX)
@@ -235,12 +236,12 @@ class Hdf5Store:
         groups = []
         if not node.fields:
             out.attrs = read_attributes(node.obj, out.key, out.left_out)
-        facts = self._facts(node)
+        facts = self._facts(node, out)
         dtype, outer = _record_at(node.obj.dtype, node.fields)
         for name in dtype.names or ():
             try:
-                if "/" in name or not name:
-                    raise UnreadableError("its name is no name for a variable (it is empty or has a '/')")
+                if "/" in name or why_no_key(name):
+                    raise UnreadableError(f"its name is no name for a variable ({why_no_key(name) or 'it has a /'})")
                 if record_dtype(dtype[name]) is not None:
                     groups.append(name)
                 else:
@@ -251,28 +252,27 @@ class Hdf5Store:
         out.groups = tuple(groups)
         return facts
 
-    def _facts(self, node: _Node) -> GroupFacts:
+    def _facts(self, node: _Node, out: StoredGroup) -> GroupFacts:
         own = self._scales.shared(node.chain[-1])
         netcdf = bool(own.numbers) or marker(node.chain[0], "_NCProperties") is not None
         unlimited = {axis.name for axis in own.scales if axis.unlimited and axis.name is not None}
-        before = (append_mark(node.chain[0]) or {}).get("before", {})
+        mark = None
+        try:
+            mark = append_mark(node.chain[0], self.description)
+        except ValueError as error:
+            out.left_out.append(LeftOut((), str(error), INCOMPLETE_ATTR))
+        if mark is not None and f"{node.obj.name}/".startswith(f"{mark.group.rstrip('/')}/"):
+            out.incomplete = (
+                f"the file is not complete: an append along {mark.dim!r} has not finished, and the rows from before it are "
+                f"shown. Unless it still runs, append the rows again with append_dim={mark.dim!r}, which first takes back what "
+                f"it has left"
+            )
+        before = {} if mark is None else mark.before
         return GroupFacts(self._source, self._scales, node.chain, netcdf, self._allow_pickle, unlimited, before)
 
 
 def _why_not_read(error: Exception) -> str:
     return str(error) if isinstance(error, UnreadableError) else f"it cannot be read: {error}"
-
-
-def _unfinished(node: _Node) -> str | None:
-    """What is told of an append to a group, or to one above it, that was killed or still runs."""
-    mark = append_mark(node.chain[0])
-    if mark is None or not f"{node.obj.name}/".startswith(f"{mark['group'].rstrip('/')}/"):
-        return None
-    dim = mark["dim"]
-    return (
-        f"the file is not complete: an append along {dim!r} has not finished, and the rows from before it are shown. Unless "
-        f"it still runs, append the rows again with append_dim={dim!r}, which first takes back what it has left"
-    )
 
 
 def _step(node: _Node, name: str) -> _Node | None:
@@ -281,7 +281,7 @@ def _step(node: _Node, name: str) -> _Node | None:
         dtype, _ = _record_at(node.obj.dtype, node.fields)
         is_there = name in (dtype.names or ()) and record_dtype(dtype[name]) is not None
         return _Node(node.obj, node.chain, node.path, (*node.fields, name)) if is_there else None
-    if not name or name == "." or "/" in name:
+    if "/" in name or why_no_key(name):
         return None
     for stored in (name, NON_COORD_PREFIX + name):
         child = None
@@ -321,7 +321,10 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
     groups: list[str] = []
     enclosing = set(map(identity, node.chain))
     for name in node.obj:
-        reason = None
+        reason = NO_NAME if isinstance(name, bytes) else why_no_key(name)
+        if reason is not None:
+            out.left_out.append(LeftOut((*out.key, readable_name(name)), reason))
+            continue
         try:
             member = node.obj[name]
             if not isinstance(member, h5py.Group):

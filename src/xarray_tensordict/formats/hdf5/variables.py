@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import gt
 from typing import Any
 
 import h5py
@@ -97,7 +98,6 @@ def check_readable(dataset: Any) -> None:
                 f"it is compressed with filter {code} ({called}), which is not installed: "
                 f"install hdf5plugin and import it before opening the file"
             )
-
 
     _check_virtual(dataset)
 
@@ -193,8 +193,13 @@ def _stored_array(
         for number, axis in enumerate(axes)
         if axis.name is not None and (axis.unlimited if axis.is_scale else number in grows)
     )
-    if facts.before:  # rows behind these are those of an append that has not finished
-        shape = tuple(facts.before.get(dataset.name, shape))
+    before = facts.before.get(dataset.name)
+    if before is not None:  # rows behind these are those of an append that has not finished
+        if len(before) != len(shape) or any(map(gt, before, dataset.shape)):
+            raise UnreadableError(
+                f"an append that has not finished noted the shape {list(before)}, found {list(shape)}"
+            )
+        shape = tuple(before)
     parts = virtual_parts(dataset)
     if None in parts.values():
         facts.missing[name] = [part for part, place in parts.items() if place is None]
