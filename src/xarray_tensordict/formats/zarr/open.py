@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,8 +47,8 @@ from .transaction import as_committed
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
 
-Listed = Mapping[str, Mapping[str, "Document | None"]]
-"""By the path of a group its members, with their documents where these have been read."""
+Listed = Mapping[str, Document]
+"""The documents that consolidated metadata list, by path."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,7 @@ class _Root:
         if found is None:
             return None
         listed = checked(found, Consolidated, f"{self.description}, zarr.json, consolidated_metadata").metadata
-        documents = {path: Document("zarr.json", content) for path, content in listed.items()}
-        return _by_group(documents, self.place.path)
+        return {join(self.place.path, path): Document("zarr.json", content) for path, content in listed.items()}
 
     def _zmetadata(self) -> tuple[Document, Listed] | None:
         content = run(get_bytes(self.place.store, join(self.place.path, ".zmetadata")))
@@ -226,21 +225,17 @@ class _Root:
         documents = {path: Document(file, found[key], found.get(join(path, ".zattrs"))) for key, path, file in keys}
         if "" not in documents:
             return None
-        document = loaded(documents.pop(""), f"{self.description}, ")
-        return document, _by_group(documents, self.place.path)
+        root = loaded(documents.pop(""), f"{self.description}, ")
+        return root, {join(self.place.path, path): document for path, document in documents.items()}
 
 
-def _by_group(documents: Mapping[str, Document | None], root: str) -> Listed:
-    """What is in each group, from documents by path; a path with a part that is no name ends there."""
-    found: dict[str, dict[str, Document | None]] = {root: {}}
-    for path, document in documents.items():
-        parts = path.split("/", DEEPEST_GROUP + 1)  # what is deeper is never asked for
-        above = root
-        for depth, name in enumerate(parts, 1):
-            inside = found.setdefault(above, {})
-            if depth == len(parts):
-                inside[name] = document
-            inside.setdefault(name, None)
+def _by_group(paths: Iterable[str]) -> dict[str, set[str]]:
+    """The names in each group, from the paths of groups and arrays; a path ends at a part that is no name."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        above = ""
+        for name in path.split("/", DEEPEST_GROUP + 1):  # what is deeper is never asked for
+            found.setdefault(above, set()).add(name)
             if _why_no_name(name) is not None:
                 break
             above = join(above, name)
@@ -309,51 +304,51 @@ class Tree:
 
     def __init__(self, description: str = "", listed: Listed | None = None) -> None:
         self.nodes = Nodes()
-        self.is_consolidated = listed is not None
         self._description = description
         self._listed = listed
+        self._names = None if listed is None else _by_group(listed)
         self._depth = 0
         self._above: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def is_consolidated(self) -> bool:
+        """Whether consolidated metadata are all that is read."""
+        return self._listed is not None
 
     def members(self, groups: Sequence[zarr.Group]) -> list[list[Member]]:
         """Open all members of some groups at once, each for itself; folders that are no groups are not among them."""
         if not groups:
             return []
-        listed = self._known(groups[0])
-        names = [sorted(listed.get(group.path, ())) for group in groups] if listed is not None else _names_in(groups)
+        known = self._known(groups[0].store)
+        names = _names_in(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
         check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
         places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
         each = iter(self._opened(places))
         return [[(name, found) for name in inside if (found := next(each)) is not None] for inside in names]
 
-    def _known(self, group: zarr.Group) -> Listed | None:
-        """The members that consolidated metadata list, or that a store lists with one look."""
-        if self._listed is None and (keys := document_keys(group.store)) is not None:
-            paths = {key.rpartition("/")[0] for key in keys if "/" in key}
-            self._listed = _by_group(dict.fromkeys(paths), "")
-        return self._listed
+    def _known(self, store: ZarrStoreBase) -> dict[str, set[str]] | None:
+        """The names in each group, where consolidated metadata list them, or the store does so with one look."""
+        if self._names is None and (keys := document_keys(store)) is not None:
+            self._names = _by_group({key.rpartition("/")[0] for key in keys if "/" in key})
+        return self._names
 
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         """What is at each place: a group, an array, an exception, or None."""
         reasons = [_why_no_name(name) for _, name in places]
         found: list[Any] = [why and NotEnteredError(f"{why}, which no name has") for why in reasons]
         wanted = [number for number, each in enumerate(found) if each is None]
-        documents: dict[int, Read] = {}
+        paths = [StorePath(places[n][0].store, join(places[n][0].path, places[n][1])) for n in wanted]
         if self._listed is not None:
-            documents = {number: self._listed[places[number][0].path][places[number][1]] for number in wanted}
-        if not self.is_consolidated and wanted:
-            asked = [
-                StorePath(places[number][0].store, join(places[number][0].path, places[number][1])) for number in wanted
-            ]
-            documents = dict(zip(wanted, read_documents(asked, places[0][0].metadata.zarr_format), strict=True))
-        for number in wanted:
-            found[number] = self._node(*places[number], documents[number])
+            documents: list[Read] = [self._listed.get(path.path) for path in paths]
+        else:
+            documents = read_documents(paths, places[0][0].metadata.zarr_format) if paths else []
+        for number, path, document in zip(wanted, paths, documents, strict=True):
+            found[number] = self._node(places[number][0], path, document)
         return found
 
-    def _node(self, group: zarr.Group, name: str, document: Read) -> Any:
+    def _node(self, group: zarr.Group, place: StorePath, document: Read) -> Any:
         if isinstance(document, BaseException):
             return document
-        place = StorePath(group.store, join(group.path, name))
         try:
             node = self._without_document(group, place) if document is None else self.nodes.node(place, document)
             return self._refused(group, node) or node
@@ -363,8 +358,8 @@ class Tree:
     def _without_document(self, group: zarr.Group, place: StorePath) -> zarr.Group | None:
         """A group without a document of its own, as some writers leave them, that holds others; None where there is none."""
         version = group.metadata.zarr_format
-        if self._listed is not None:
-            is_group = place.path in self._listed
+        if self._names is not None:
+            is_group = place.path in self._names
         else:
             is_group = (not is_local(group) or os.path.isdir(folder_of(place))) and holds_nodes(place.store, place.path)
         if not is_group and not self.is_consolidated and isinstance(read_documents([place], 5 - version)[0], Document):
@@ -408,13 +403,7 @@ class Tree:
         if isinstance(node, zarr.Group):
             self._depth = len(path_key(node.path))
             return node
-        found = (
-            "does not exist"
-            if node is None
-            else f"cannot be read ({node})"
-            if isinstance(node, Exception)
-            else "is an array"
-        )
+        found = "does not exist" if node is None else f"is no group that can be opened ({node})"
         there = [f"/{name}" for name, child in self.walk(group) if isinstance(child, zarr.Group)]
         raise FileNotFoundError(
             f"{self._description}: group {'/' + '/'.join(parts)!r} {found}; "
@@ -422,12 +411,11 @@ class Tree:
         )
 
     def _at(self, group: zarr.Group, parts: Key) -> Any:
-        for part in parts[:-1]:
-            group = group_of(StorePath(group.store, join(group.path, part)), {}, group.metadata.zarr_format)
-        self._known(group)
-        if self._listed is not None and parts[-1] not in self._listed.get(group.path, {}):
+        above = group_of(StorePath(group.store, join(group.path, *parts[:-1])), {}, group.metadata.zarr_format)
+        known = self._known(group.store)
+        if known is not None and parts[-1] not in known.get(above.path, ()):
             return None
-        return self._opened([(group, parts[-1])])[0]
+        return self._opened([(above, parts[-1])])[0]
 
 
 def _folder_identity(group: zarr.Group) -> tuple[int, int]:
