@@ -188,6 +188,11 @@ class StoredGroup:
     incomplete: str | None = None
 
 
+MOST_GROUPS = 100_000
+DEEPEST_GROUP = 32
+"""How many groups a store may have that is opened whole, and how deep."""
+
+
 class Store(Protocol):
     """An open store, whatever its format."""
 
@@ -206,8 +211,21 @@ class Store(Protocol):
 
 
 def walk(store: Store) -> Iterator[StoredGroup]:
-    """Yield the groups of a store, parents first; groups that the format keeps for itself are left out of their parents."""
-    yield from _walk(store, store.group())
+    """Yield the groups of a store, parents first; groups that the format keeps for itself are left out of their parents.
+
+    Raises
+    ------
+    ValueError
+        Where there are too many, or too deep ones: a store of links to itself never ends.
+    """
+    for number, group in enumerate(_walk(store, store.group()), 1):
+        if number > MOST_GROUPS or len(group.key) > DEEPEST_GROUP:
+            most = f"{MOST_GROUPS} groups" if number > MOST_GROUPS else f"{DEEPEST_GROUP} levels of groups"
+            raise ValueError(
+                f"{store.description}: expected at most {most}, found more, the last one {group_name(group.key)!r:.200}; open a "
+                f"part of it with group=..."
+            )
+        yield group
 
 
 def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:
