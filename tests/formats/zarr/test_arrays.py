@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raw_samples import index_for, raw_behind
 from xarray_tensordict import inspect, open_persistent
 from xarray_tensordict.formats.raw.arrays import RawArray
-from xarray_tensordict.formats.zarr.local import EncodedChunks, _decoded_size, decoder_of
+from xarray_tensordict.formats.zarr.arrays import EncodedChunks, _decoded_size, decoder_of
 
 V3 = {
     "zstd": zarr.codecs.ZstdCodec(level=3),

@@ -1,4 +1,4 @@
-"""Arrays of zarr in local files: whether one is still what was opened, and rows that are read without zarr.
+"""Arrays of zarr: from their documents, whether one is still what was opened, and rows that are read without zarr.
 
 zarr reads a chunk that is missing as the fill value. One that was never written and one that was removed with the whole store
 look the same; the document of the array tells them apart.
@@ -20,14 +20,21 @@ import numcodecs
 import numpy as np
 import zarr
 from xarray.backends.common import BackendArray
+from xarray.backends.zarr import DIMENSION_KEY
 from xarray.core import indexing
+from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
-from zarr.storage import LocalStore
+from zarr.storage import StorePath
 
-from ..._compat.zarr import PIPELINE, open_again
+from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
+from ...core.documents import checked, parse
+from ...core.dtypes import CODE_DTYPES
+from ...quiet import ZARR_SAYS, quiet
+from ..array_wrappers import named_errors
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
-from ..raw.arrays import RawArray
+from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 
 if TYPE_CHECKING:
     from ..raw.files import Kept
@@ -49,15 +56,110 @@ _V2 = {
 }
 
 
-def is_local(node: zarr.Group | zarr.Array[Any]) -> bool:
-    """Whether a group or an array lies in files of this machine; a subclass of the store may read in a way of its own."""
-    return type(node.store) is LocalStore
+# -- groups and arrays ---------------------------------------------------------------------------------------------------
 
 
-def folder_of(node: zarr.Group | zarr.Array[Any]) -> str:
-    """The folder of a group or an array in local files."""
-    store: Any = node.store
-    return os.path.join(os.fspath(store.root), *node.path.split("/")) if node.path else os.fspath(store.root)
+def loaded(document: Document, where: str = "") -> Document:
+    """The same document, read from JSON; messages call it by `where` and the name of its file."""
+    attributes = None if document.attributes is None else _parsed(document.attributes, f"{where}.zattrs")
+    return Document(document.file, _parsed(document.content, f"{where}{document.file}"), attributes)
+
+
+def _divided(document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A document without the attributes, and these."""
+    found = loaded(document)
+    if document.file != "zarr.json":
+        return found.content, found.attributes or {}
+    rest = dict(found.content)
+    attributes = rest.pop("attributes", None)
+    return rest, {} if attributes is None else _parsed(attributes, "zarr.json, attributes")
+
+
+def _parsed(content: Any, what: str) -> dict[str, Any]:
+    kind = dict[str, Any]
+    return parse(content, kind, what) if isinstance(content, bytes) else checked(content, kind, what)
+
+
+_MOST_BYTES = 2**63
+
+
+class Nodes:
+    """Groups and arrays from documents. Arrays of a store are often alike but for their attributes: those are parsed once."""
+
+    def __init__(self) -> None:
+        self._alike: dict[str, tuple[Any, str | None] | None] = {}
+
+    def node(self, place: StorePath, document: Document) -> Node:
+        """The group or the array at a place.
+
+        Raises
+        ------
+        ValueError
+            Where the document is none of a group or an array: its file, the member, what was expected and what was found.
+            What zarr raises for dtypes and codecs comes through.
+        """
+        rest, attributes = _divided(document)
+        rest.pop("consolidated_metadata", None)
+        alike = repr(rest)  # unlike equality, it tells 1, 1.0 and True apart
+        if alike not in self._alike:
+            kind = checked(rest, DOCUMENTS[document.file], document.file)
+            is_array = isinstance(kind, ArrayV2 | ArrayV3)
+            self._alike[alike] = _array_of(rest, kind, place, document.file) if is_array else None
+        found = self._alike[alike]
+        if found is None:
+            return group_of(place, attributes, 3 if document.file == "zarr.json" else 2)
+        if document.file == ".zarray" and DIMENSION_KEY in attributes:
+            checked(attributes[DIMENSION_KEY], list[str | None], DIMENSION_KEY)
+        array = array_like(found[0], place, attributes)
+        return array if found[1] is None else CodedArray(array, found[1])
+
+
+def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) -> tuple[Any, str | None]:
+    torch_dtype, plain = None, {**document, "attributes": {}}
+    if isinstance(kind, ArrayV3):
+        if kind.chunk_grid.name == "regular":
+            checked(kind.chunk_grid.configuration, RegularGrid, f"{what}, chunk_grid")
+        declared = kind.data_type if isinstance(kind.data_type, str) else kind.data_type.name
+        if declared in CODE_DTYPES:
+            torch_dtype = declared
+            plain |= {"data_type": CODE_DTYPES[declared], "fill_value": _fill_code(kind.fill_value, declared)}
+    with quiet(*ZARR_SAYS):
+        array = array_of(plain, place)
+    itemsize = max(array.dtype.itemsize, 1)
+    if math.prod(kind.shape) * itemsize >= _MOST_BYTES:
+        raise ValueError(
+            f"{what}: an array of shape {kind.shape} and {itemsize} bytes an element is larger than any can be"
+        )
+    return array, torch_dtype
+
+
+def _fill_code(fill: Any, torch_dtype: str) -> int:
+    if isinstance(fill, str) and fill.startswith("0x"):
+        return int(fill, 16)
+    if fill is None or (fill == 0 and math.copysign(1, fill) > 0):
+        return 0
+    import torch
+
+    value = torch.tensor(float(fill)).to(getattr(torch, torch_dtype))
+    return int(value.view(torch.uint16 if value.element_size() == 2 else torch.uint8).item())
+
+
+def open_again(store: Store, path: str, zarr_format: int) -> tuple[zarr.Array[Any], str | None]:
+    """An array as it is now, and the dtype of torch where numpy lacks it.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is no document of it.
+    """
+    place = StorePath(store, path)
+    (found,) = read_documents([place], zarr_format)
+    if isinstance(found, BaseException):
+        raise found
+    node = None if found is None else Nodes().node(place, found)
+    if node is None or isinstance(node, zarr.Group):
+        raise FileNotFoundError(f"{store}: there is no array {path!r}")
+    return node if isinstance(node, CodedArray) else (node, None)
 
 
 # -- is it still there -------------------------------------------------------------------------------------------------
@@ -133,8 +235,8 @@ def _fingerprint_of(metadata: Any, torch_dtype: str | None) -> Fingerprint:
     )
 
 
-class GuardedArray(BackendArray):
-    """An array that zarr reads, and then a look at whether it is still there.
+class ZarrArray(BackendArray):
+    """An array that zarr reads; what is wrong with it is said by name, and then looked whether it is still there.
 
     Attributes
     ----------
@@ -142,23 +244,40 @@ class GuardedArray(BackendArray):
         The array of xarray.
     """
 
-    def __init__(self, array: Any, guard: Guard) -> None:
+    def __init__(self, array: Any, where: str, guard: Guard | None) -> None:
         self.otherwise = array
+        self._where = where
         self._guard = guard
         self.dtype = array.dtype
         self.shape = array.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        try:
-            return self.otherwise[key]
-        finally:
-            self._guard.check()
+        with self._reading(key):
+            return self._checked(self.otherwise[key])
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
-        try:
-            return await self.otherwise.async_getitem(key)
-        finally:
-            self._guard.check()
+        with self._reading(key):
+            return self._checked(await self.otherwise.async_getitem(key))
+
+    def _checked(self, values: Any) -> Any:
+        """The values; numpy makes strings of any numbers, and fails when one of them is looked at."""
+        if self.dtype.kind == "U":
+            codes = np.ascontiguousarray(values).reshape(-1).view(np.dtype("u4").newbyteorder(self.dtype.byteorder))
+            if codes.size and codes.max() > sys.maxunicode:
+                raise ValueError(f"{int(codes.max())} is no code point of a character")
+        return values
+
+    @contextmanager
+    def _reading(self, key: indexing.ExplicitIndexer) -> Iterator[None]:
+        for picked, size in zip(key.tuple, self.shape, strict=True):
+            if not isinstance(picked, slice):
+                counted_from_start(np.asarray(picked), size)
+        with named_errors(self._where):
+            try:
+                yield
+            finally:
+                if self._guard is not None:
+                    self._guard.check()
 
 
 # -- rows without zarr -------------------------------------------------------------------------------------------------
