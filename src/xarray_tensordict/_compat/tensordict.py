@@ -250,7 +250,10 @@ class LazyTensorDict(PersistentTensorDict):
     _get_at_tuple = _get_at_str
 
     def _get_metadata(self, key: Any) -> dict[str, Any]:
-        return self._describe(tensordict.unravel_key(key))
+        try:
+            return self._describe(tensordict.unravel_key(key))
+        except TypeError as error:  # left out; `key in td.keys()` asks here, and knows a KeyError
+            raise KeyError(str(error)) from None
 
     def _index_tensordict(self, index: Any, new_batch_size: Any = None, names: Any = None) -> Any:
         return self._read_rows(index)
