@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -188,7 +188,11 @@ def widened_dtype(entry: Entry) -> torch.dtype | None:
 # --- what an index selects --------------------------------------------------------------------------------------------
 
 
-def read_together(requests: Sequence[tuple[Entry, Selection | None]]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
+Request: TypeAlias = "tuple[Entry, Selection | None]"
+"""An entry, and what was selected of it; None for everything."""
+
+
+def read_together(requests: Sequence[Request]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
     """Read entries, or what was selected of each, for :func:`finish`; what dask backs is computed in one graph."""
     return read_all([_request(entry, selection) for entry, selection in requests])
 
