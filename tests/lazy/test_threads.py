@@ -95,15 +95,15 @@ needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/p
 def test_a_store_that_is_closed_during_reads_is_closed_behind_the_last_of_them(kind, stores, monkeypatch):
     ptd = open_persistent(stores / kind)
     view, started, closed = ptd[50:150], threading.Barrier(4), threading.Event()
-    read_together = lazy_tensordict.read_together
+    read_entries = lazy_tensordict.read_entries
 
     def held(requests):
         started.wait(60)
         assert closed.wait(60)
-        return read_together(requests)
+        return read_entries(requests)
 
     with ThreadPoolExecutor(3) as pool:
-        monkeypatch.setattr(lazy_tensordict, "read_together", held)
+        monkeypatch.setattr(lazy_tensordict, "read_entries", held)
         reads = [pool.submit(ptd.to_tensordict), pool.submit(lambda: ptd[[9, 2]]), pool.submit(lambda: view["n"])]
         started.wait(60)
         ptd.close()

@@ -20,7 +20,7 @@ from ..core.model import Key, group_name
 from ..core.suggest import there_are
 from ..dataset.entries import Entry, Plan, td_names
 from ..dataset.hidden_groups import warn_empty
-from ..tensors.reading import Request, finish, read_together, sliced, tensor_dtype
+from ..tensors.reading import Request, finish, read_entries, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
 
 Names: TypeAlias = Any
@@ -60,7 +60,7 @@ class OpenedStore:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, requests: Sequence[Request]) -> list[Any]:
-        """Read entries, as :func:`read_together` does; a store that is closed meanwhile is closed behind the last read."""
+        """Read entries, as :func:`read_entries` does; a store that is closed meanwhile is closed behind the last read."""
         with self._lock:
             if self.closed:
                 raise ValueError(
@@ -68,7 +68,7 @@ class OpenedStore:
                 )
             self._reads += 1
         try:
-            return read_together(requests)
+            return read_entries(requests)
         finally:
             with self._lock:
                 self._reads -= 1

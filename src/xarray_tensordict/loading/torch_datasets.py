@@ -101,19 +101,20 @@ class BatchesDataset(IterableDataset[TensorDict]):
 
 
 def torch_dataset(
-    ds: xr.Dataset, inference: Inference, batch_size: int | None, rows: dict[str, Any], order: dict[str, Any]
+    ds: xr.Dataset, inference: Inference, batch_size: int | None, options: dict[str, Any]
 ) -> RowsDataset | BatchesDataset:
-    """Make a dataset for torch of what `rows` say, in an `order`; see ``Dataset.td.to_torch_dataset``."""
-    known = [name for name in list(signature(open_batches).parameters)[3:] if name != "rows"]
-    for name in order.keys() - set(known):
-        there = there_are(name, [*known, *rows, "batch_dims"])
-        raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there}")
+    """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
+    of_rows = [*signature(open_rows).parameters][2:]
+    known = [*[*signature(open_batches).parameters][3:-1], *of_rows]
+    for name in options.keys() - set(known):
+        raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there_are(name, [*known, 'batch_dims'])}")
     if batch_size is not None:
-        return BatchesDataset(open_batches(ds, inference, batch_size, **order, **rows))
+        return BatchesDataset(open_batches(ds, inference, batch_size, **options))
+    order = sorted(options.keys() - set(of_rows))
     if order:
         raise TypeError(
-            f"to_torch_dataset: {', '.join(sorted(order))} can be given with a batch_size only, which gives an "
+            f"to_torch_dataset: {', '.join(order)} can be given with a batch_size only, which gives an "
             f"IterableDataset of batches; the samples of a map-style dataset are shuffled and batched by the DataLoader"
         )
-    samples, reader = open_rows(ds, inference, **rows)
+    samples, reader = open_rows(ds, inference, **options)
     return RowsDataset(reader, samples)

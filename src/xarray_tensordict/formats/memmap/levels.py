@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from xarray.backends.common import BackendArray
-from xarray.core import indexing
 
 from ...core.metadata import scalar_array, stacked_array
 from ...core.model import StoredArray
-from ..array_wrappers import FLOAT_CODES, WidenedArray, read_outer
+from ..array_wrappers import FLOAT_CODES, OuterArray, WidenedArray, read_outer
 from ..fingerprint import Described
 from ..raw.arrays import RawArray
 from .files import Location, Noted, bytes_of, file_stem, read_json, read_small, said_of, stem_in
@@ -418,7 +416,7 @@ def _stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], 
     return stacked_array(stacked.tolist(), stacked.shape)
 
 
-class StackedArray(BackendArray):
+class StackedArray(OuterArray):
     """Arrays of one shape and dtype, stacked along a new axis; only the members that are selected are read."""
 
     def __init__(self, members: Sequence[Any], axis: int) -> None:
@@ -427,9 +425,6 @@ class StackedArray(BackendArray):
         shape = tuple(members[0].shape)
         self.dtype = np.dtype(members[0].dtype)
         self.shape = (*shape[:axis], len(self._members), *shape[axis:])
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         which, rest = key[self._axis], (*key[: self._axis], *key[self._axis + 1 :])
