@@ -323,7 +323,7 @@ def _times_of_cast(leaf: Leaf, own: xr.Variable) -> Array:
 
 def _as_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
     """Strings and numbers in the dtype of the template, if that changes none of them."""
-    if values.dtype == dtype or dtype.kind not in "USTbiufc":
+    if values.dtype == dtype or not isinstance(dtype, np.dtype) or dtype.kind not in "USTbiufc":
         return values
     plain = np.dtype(dtype.kind) if dtype.kind in "US" else dtype
     wanted: tuple[type, ...] = {"U": (str,), "T": (str,), "S": (bytes,)}.get(dtype.kind, (bool, int, float, complex))
