@@ -14,7 +14,7 @@ import inference_rules
 from inference_rows import Row, coord, grid, key_of, named, raw, time, var
 from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
-from xarray_tensordict.core.model import RecordedBatch
+from xarray_tensordict.core.model import RecordedBatch, path_key
 
 ROWS = [
     *inference_rows.ROWS,
@@ -146,15 +146,43 @@ def test_the_batch_that_is_found_can_be_given(arrays, recorded, group_attrs):
 
 @EVERY
 def test_what_the_evidence_says_to_pass_can_be_passed(arrays, recorded, group_attrs):
+    """What is said of a group is passed with the path of the group, and then it is the root."""
     found = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs)
-    root = found.groups[()]
-    for sentence in (root.reason, *root.notes):
-        for advice in re.findall(r"pass batch_dims=(\d+|'[^']*'|\[[^\]]*\])", sentence):
-            wanted = ast.literal_eval(advice)
-            given = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs, given=wanted)
-            assert given.batch_size, sentence
+    for sentence in {sentence for batch in found.groups.values() for sentence in (batch.reason, *batch.notes)}:
+        for path, advice in re.findall(r"pass (?:group='([^']*)', )?batch_dims=(\d+|'[^']*'|\[[^\]]*\])", sentence):
+            wanted, group = ast.literal_eval(advice), path_key(path)
+            start = len(group)
+            given = infer_batch(
+                [replace(info, key=info.key[start:]) for info in arrays if info.key[:start] == group],
+                recorded={key[start:]: record for key, record in recorded.items() if key[:start] == group},
+                group_attrs={key[start:]: attrs for key, attrs in group_attrs.items() if key[:start] == group},
+                given=wanted,
+            )
             if isinstance(wanted, int):
                 assert len(given.batch_size) == wanted
+            else:
+                assert given.batch_dims == ((wanted,) if isinstance(wanted, str) else tuple(wanted)), sentence
+
+
+def test_who_did_not_vote_is_named_with_its_group():
+    arrays = [var("g/x", time=4, f=2), coord("g/c", time=4), var("g/label", kind="string", time=4)]
+    assert infer_batch(arrays).groups[()].notes == (
+        "'g/c' did not vote, because coordinates have no vote",
+        "'g/label' did not vote, because strings have no vote",
+    )
+
+
+def test_the_evidence_of_a_group_of_an_opened_group_has_its_whole_path():
+    arrays = [raw("g/x", 6, 3), raw("g/y", 6, 3), raw("h/x", 4, 3)]
+    assert "pass group='/a/g', batch_dims=2 to" in infer_batch(arrays, opened=("a",)).groups["g",].reason
+    in_memory = infer_batch(arrays, opened=None).groups["g",].reason
+    assert "use dt['g'].td.to_tensordict(batch_dims=2) to" in in_memory
+
+
+def test_the_evidence_of_a_group_has_the_names_that_dims_have_in_it():
+    """The flat view calls them by the group."""
+    named_by_group = [var("g/x", **{"g.time": 4, "g.agent": 3}), var("h/x", **{"h.time": 5, "f": 2})]
+    assert "pass group='/g', batch_dims=['time', 'agent']" in infer_batch(named_by_group).groups["g",].reason
 
 
 # --- given (rule 1) ------------------------------------------------------------------------------------------------

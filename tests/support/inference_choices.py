@@ -43,7 +43,12 @@ def chosen(
     return {(): RecordedBatch(None, names, frozenset(others.split()), then, sizes or {})}
 
 
+NAMED_AND_NOT = [var("x", time=20, chan=5, f=300), var("y", time=20, chan=5, f=300), var("z", time=20), raw("raw", 20, 300)]
+
 GIVEN = [
+    Choice("names that leave an array without names out", NAMED_AND_NOT, ["time", "chan"]),
+    Choice("a name that an array without names fits", NAMED_AND_NOT, "time"),
+    Choice("another name than that of the batch", NAMED_AND_NOT, "chan"),
     Choice("a name", FORECAST, "time"),
     Choice("several names", FORECAST, ["lat", "time"]),
     Choice("an unknown name", FORECAST, "tiem"),
@@ -280,6 +285,12 @@ RECORDED = [
            recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
     Choice("swapped names of a variable that is gone", [var("y", time=6, lon=3, lat=4)],
            recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("swapped names of one size, of a variable that is gone", [var("y", time=6, lon=3, lat=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("a variable that is gone beside others in several orders", [var("y", time=6, lon=3, lat=3), var("z", time=6, lat=3, lon=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("a variable that has another name now, and the same dims", [var("y", time=6, lat=3, lon=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
     Choice("a quantile in place of a dim", [var("x", quantile=2, lat=3, lon=4)],
            recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
     Choice("a renamed dim of its size", [var("x", when=6, lat=3, lon=4)],

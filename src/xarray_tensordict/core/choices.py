@@ -277,7 +277,7 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], s
     found: dict[str, str] = {}
     unclear: set[str] = set()
     for variable, before in record.axes.items():
-        info = ballot.by_path.get(variable)
+        info = ballot.by_path.get(variable) or _in_place_of(before, ballot)
         if info is None:
             continue
         after = tuple(map(str, info.dims))
@@ -294,6 +294,12 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], s
         elif by_place >= by_name:
             unclear |= {dim for pair in moved for dim in pair}
     return found, unclear - found.keys()
+
+
+def _in_place_of(before: Sequence[str], ballot: Ballot) -> ArrayInfo | None:
+    """An array with just these dims, where the one that was recorded has another name now; None where they differ in the order."""
+    found = [info for info in ballot.arrays if set(info.dims) == set(before)]
+    return found[0] if len({info.dims for info in found}) == 1 else None
 
 
 def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:

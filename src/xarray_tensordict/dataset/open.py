@@ -226,6 +226,7 @@ def _infer(
         "recorded": {**_recorded_in_attrs(groups), **recorded},
         "group_attrs": {key: group.attrs for key, group in groups.items()},
         "where": store.description,
+        "opened": path_key(options.group),
     }
     found = infer_batch(infos.values(), **asked)
     enclosing = store.enclosing() if options.group and may_have_more(found, infos.values()) else None

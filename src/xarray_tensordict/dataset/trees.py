@@ -90,7 +90,13 @@ def _decide(
     infos = _infos(datasets)
     attrs = {key: ds.attrs for key, ds in datasets.items()}
     local = infer_batch(
-        infos, given=batch_dims, each=True, recorded=_records(datasets), group_attrs=attrs, where="the tree"
+        infos,
+        given=batch_dims,
+        each=True,
+        recorded=_records(datasets),
+        group_attrs=attrs,
+        where="the tree",
+        opened=None,
     )
     named: dict[Key, Any] = {info.key: info.dims for info in infos}
     shapes = {info.key: info.shape for info in infos}
