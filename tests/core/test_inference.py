@@ -172,19 +172,6 @@ def test_who_did_not_vote_is_named_with_its_group():
     )
 
 
-def test_the_evidence_of_a_group_of_an_opened_group_has_its_whole_path():
-    arrays = [raw("g/x", 6, 3), raw("g/y", 6, 3), raw("h/x", 4, 3)]
-    assert "pass group='/a/g', batch_dims=2 to" in infer_batch(arrays, opened=("a",)).groups["g",].reason
-    in_memory = infer_batch(arrays, opened=None).groups["g",].reason
-    assert "use dt['g'].td.to_tensordict(batch_dims=2) to" in in_memory
-
-
-def test_the_evidence_of_a_group_has_the_names_that_dims_have_in_it():
-    """The flat view calls them by the group."""
-    named_by_group = [var("g/x", **{"g.time": 4, "g.agent": 3}), var("h/x", **{"h.time": 5, "f": 2})]
-    assert "pass group='/g', batch_dims=['time', 'agent']" in infer_batch(named_by_group).groups["g",].reason
-
-
 # --- given (rule 1) ------------------------------------------------------------------------------------------------
 
 FORECAST = [var("t2m", time=4, lat=3, lon=5), var("late", lat=3, time=4), time(4), *grid()]

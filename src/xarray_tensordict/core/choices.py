@@ -314,7 +314,7 @@ def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[
     if stayed != [dim for dim in after if dim in before]:
         olds, news = ([dim for dim in some if dim not in stayed] for some in (before, after))
         # transposed: of one that is gone and one that is new the places do not matter, of several nobody knows them
-        return [(olds, news)] if len(olds) == len(news) == 1 else [([dim], news * 2) for dim in olds]
+        return [(olds, news)] if len(olds) == len(news) == 1 else []
     found = []
     for dim in stayed:
         found.append((before[: before.index(dim)], after[: after.index(dim)]))

@@ -181,10 +181,11 @@ class _Members:
             if stem != name and stem in self.called and self._cuts(partner, self.called[stem], votes=votes):
                 yield self.called[stem], votes
         # beside the two there may be a mask; a table that happens to have such columns has more
-        wholes, votes = _PAIRS.get(name, ((), True)) if len(self.leading) <= 3 else ((), True)
-        for each in wholes:
-            if each in self.called and self._fits(partner, self.called[each]):
-                yield self.called[each], votes
+        if name in _PAIRS and len(self.leading) <= 3:
+            wholes, votes = _PAIRS[name]
+            for each in wholes:
+                if each in self.called and self._fits(partner, self.called[each]):
+                    yield self.called[each], votes
         yield from self._columns_cut_by(partner)
 
     def _fits(self, partner: str, whole: str) -> bool:
