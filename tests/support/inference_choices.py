@@ -44,7 +44,12 @@ def chosen(
     return {(): RecordedBatch(None, names, frozenset(others.split()), then, sizes or {})}
 
 
-NAMED_AND_NOT = [var("x", time=20, chan=5, f=300), var("y", time=20, chan=5, f=300), var("z", time=20), raw("raw", 20, 300)]
+NAMED_AND_NOT = [
+    var("x", time=20, chan=5, f=300),
+    var("y", time=20, chan=5, f=300),
+    var("z", time=20),
+    raw("raw", 20, 300),
+]
 
 GIVEN = [
     Choice("names that leave an array without names out", NAMED_AND_NOT, ["time", "chan"]),

@@ -14,6 +14,7 @@ from typing import Any
 
 from .features import MADE_UP, Dims, feature_dims, is_marked, is_time, is_time_name
 from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, elements, group_name
+from .naming import local_dim
 from .voting import NOT_NUMERIC, Silent, did_not_vote, names_of
 
 
@@ -49,14 +50,8 @@ class Ballot:
 
     def to_choose(self, given: Sequence[str] | int) -> str:
         """What to pass, or to call, so that this group has another batch: names of dims, or a count of axes."""
-        if isinstance(given, int):
-            batch_dims: Any = given
-        else:
-            # the flat view calls a dim of a group "data.demo_0.time"
-            above = [".".join(self.key[:length]) + "." for length in range(len(self.key), 0, -1)]
-            prefixes = [next((each for each in above if dim.startswith(each)), "") for dim in given]
-            names = [dim.removeprefix(prefix) for dim, prefix in zip(given, prefixes, strict=True)]
-            batch_dims = names[0] if len(names) == 1 else names
+        names = [] if isinstance(given, int) else [local_dim(dim, self.key) for dim in given]
+        batch_dims: Any = names[0] if len(names) == 1 else names or given
         if not self.key:
             return f"pass batch_dims={batch_dims!r}"
         if self.opened is None:
