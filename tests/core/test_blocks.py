@@ -95,7 +95,7 @@ def test_preferred_chunks_differ_from_what_is_stored():
 
 def extent(shape, pieces=None, *, itemsize=1, dims="tyx", **more):
     data = SimpleNamespace(shape=shape, dtype=np.dtype(f"V{itemsize}"))
-    return tuple(dims[: len(shape)]), StoredArray("x", data, (), pieces=pieces, **more)
+    return tuple(dims[: len(shape)]), StoredArray("x", data, (None,) * len(shape), pieces=pieces, **more)
 
 
 MB = 1 << 20

@@ -192,8 +192,8 @@ def test_merged_chunks_are_whole_chunks(data, shape, target):
 
 
 def test_blocks_are_whole_chunks_of_the_arrays_beside_them():
-    first = StoredArray("first", np.broadcast_to(np.int8(0), (10_000, 1 << 20)), ())
-    second = StoredArray("second", np.zeros(10_000, "f4"), (), pieces=(50,))
+    first = StoredArray("first", np.broadcast_to(np.int8(0), (10_000, 1 << 20)), (None, None))
+    second = StoredArray("second", np.zeros(10_000, "f4"), (None,), pieces=(50,))
     chunks, beside = preferred_chunks([(("t", "f"), first), (("t",), second)])
     assert (chunks["t"], beside) == (100, {"t": 50})
     assert isinstance(chunks, PreferredChunks)
