@@ -24,6 +24,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -111,8 +112,9 @@ def inspected(path: str) -> Finding | None:
     result = click.testing.CliRunner().invoke(command, ["inspect", path])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    if any(ord(letter) < 32 and letter not in "\n\t" for letter in result.output):
-        return {"what": "escape", "message": repr(result.output)[:200]}
+    control = re.search(r".{0,60}[\x00-\x08\x0b-\x1f\x7f-\x9f].{0,20}", result.output)
+    if control:
+        return {"what": "escape", "message": repr(control[0])}
     if result.exit_code and Path(path).name not in result.output:
         return {"what": "unnamed", "message": result.output.splitlines()[0][:200] if result.output else ""}
     return None
@@ -150,7 +152,7 @@ def examine(path: Path, original: Kind, changed: Callable[[str], bool]) -> Itera
         if values.get(name) != before and not changed(name):
             if name in values:
                 yield {"way": "dataset", "what": "changed", "message": f"{name}: {before} became {values[name]}"}
-            elif repr(name) not in said and name.partition("/")[0] not in said:
+            elif repr(name) not in said and name.partition("/")[0] not in said and "'/'" not in said:
                 yield {"way": "dataset", "what": "lost", "message": f"{name}; warned: {said[:200]!r}"}
 
 
@@ -332,7 +334,7 @@ def work(kind: Kind, recipes: list[list[mutants.Change]], scratch: Path, out: in
             os.write(out, (json.dumps([number, found]) + "\n").encode())
 
 
-def run(kind: Kind, recipes: list[list[mutants.Change]], scratch: Path) -> tuple[list[Finding], float]:
+def run(kind: Kind, recipes: list[list[mutants.Change]], scratch: Path) -> tuple[list[Finding], Any]:
     """Examine mutants in a worker; the mutant at which it died, and None where it lived."""
     read, out = os.pipe()
     sys.stdout.flush()
@@ -374,7 +376,8 @@ def examine_all(kind: Kind, recipes: list[list[mutants.Change]], scratch: Path) 
             recipes = recipes[BATCH:]
             continue
         number, what, code = died
-        alone = read_alone(scratch / "mutant") if "h5" in kind.name or "netcdf" in kind.name else ""
+        _, again = run(kind, [recipes[number]], scratch) if len(recipes) > 1 else (None, died)
+        alone = read_alone(scratch / "mutant") if again else " of a worker, not of the mutant alone"
         yield {"way": "", "what": what + alone, "message": f"exit code {code}", "recipe": recipes[number]}
         recipes = recipes[number + 1 :]
 
