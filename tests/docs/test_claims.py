@@ -63,7 +63,7 @@ def test_a_memory_map_keeps_values_and_the_attributes_of_what_is_unbatched_only(
 @pytest.mark.parametrize(
     ("write", "in_xarray", "batch_size"),
     [
-        (lambda ds, path: ds.to_zarr(path), {"t2m", "mask", "time", "lat"}, []),
+        (lambda ds, path: ds.to_zarr(path, consolidated=False), {"t2m", "mask", "time", "lat"}, []),
         (lambda ds, path: ds.td.to_zarr(path, layout="xarray"), {"t2m", "mask", "time", "lat"}, []),
         (lambda ds, path: ds.td.to_zarr(path), {"t2m", "time", "_unbatched"}, [6]),
     ],
@@ -71,7 +71,7 @@ def test_a_memory_map_keeps_values_and_the_attributes_of_what_is_unbatched_only(
 )
 def test_plain_libraries_see_what_the_table_of_writers_states(ds, tmp_path, write, in_xarray, batch_size):
     write(ds.drop_vars("task"), tmp_path / "written.zarr")
-    assert set(xr.open_zarr(tmp_path / "written.zarr").variables) == in_xarray
+    assert set(xr.open_zarr(tmp_path / "written.zarr", consolidated=False).variables) == in_xarray
     assert list(TensorDict.from_zarr(tmp_path / "written.zarr").batch_size) == batch_size
     assert xarray_tensordict.open_persistent(tmp_path / "written.zarr").batch_size == (6,)
 
