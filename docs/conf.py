@@ -40,6 +40,12 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
 
+# Of an error a page shows the message, and not the paths of the machine that built it.
+profile = Path(__file__).parent / "_build" / "ipython" / "profile_default"
+profile.mkdir(parents=True, exist_ok=True)
+(profile / "ipython_kernel_config.py").write_text('c.InteractiveShell.xmode = "Minimal"\n')
+os.environ["IPYTHONDIR"] = str(profile.parent)
+
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
