@@ -3,22 +3,26 @@
 import json
 import pickle
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from xarray_tensordict.core.metadata import (
+    Incomplete,
     axes_of_multiscales,
     batch_record,
     decode_non_tensor,
     dims_from_attribute,
     is_pickled,
-    own_array_record,
+    parse_array_record,
+    parse_attribute,
     parse_batch_record,
+    read_array_record,
     scalar_array,
     stacked_array,
 )
-from xarray_tensordict.core.model import RecordedBatch
+from xarray_tensordict.core.model import LeftOut, RecordedBatch
 
 WHERE = "data.h5, group '/'"
 
@@ -41,24 +45,25 @@ def test_a_batch_record_as_an_object_or_as_its_text():
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        ("[", "it is no JSON: Expecting value: line 1 column 2 (char 1)"),
-        ("[1]", "it is [1], and should be an object"),
-        (3, "it is 3, and should be an object"),
-        ({"batch_size": 3}, "batch_size is 3, and should be a list"),
-        ({"batch_size": ["3"]}, "batch_size is ['3'], and should be a list of sizes"),
-        ({"batch_size": [True]}, "batch_size is [True], and should be a list of sizes"),
-        ({"batch_size": [3, -1]}, "batch_size is [3, -1], and should be a list of sizes"),
-        ({"names": "t"}, "names is 't', and should be a list"),
-        ({"names": ["t", 1]}, "names is ['t', 1], and should be a list of names (or null)"),
-        ({"batch_size": [3], "names": ["a", "b"]}, "it has 1 batch sizes ([3]) and 2 names (['a', 'b'])"),
-        ({"version": 1}, "it has neither batch_size nor names"),
+        ("[", ": not JSON (Expecting value: line 1 column 2 (char 1))"),
+        ("[" * 100_000, ": nested too deeply to be a document of metadata"),
+        ("[1]", ": Expected `object`, got `array`"),
+        (3, ": Expected `object`, got `int`"),
+        ({"batch_size": 3}, ": Expected `array | null`, got `int` - at `$.batch_size`"),
+        ({"batch_size": ["3"]}, ": Expected `int`, got `str` - at `$.batch_size[0]`"),
+        ({"batch_size": [True]}, ": Expected `int`, got `bool` - at `$.batch_size[0]`"),
+        ({"batch_size": [3, -1]}, ": Expected `int` >= 0 - at `$.batch_size[1]`"),
+        ({"names": "t"}, ": Expected `array | null`, got `str` - at `$.names`"),
+        ({"names": ["t", 1]}, ": Expected `str | null`, got `int` - at `$.names[1]`"),
+        ({"batch_size": [3], "names": ["a", "b"]}, " has 1 batch sizes ([3]) and 2 names (['a', 'b'])"),
+        ({"version": 1}, " has neither batch_size nor names"),
     ],
 )
 def test_a_malformed_batch_record_is_refused(value, what):
     with pytest.raises(ValueError) as caught:
         parse_batch_record(value, WHERE)
     assert str(caught.value) == (
-        f"data.h5, group '/': the attribute '__tensordict__' is malformed: {what}. "
+        f"data.h5, group '/': the attribute '__tensordict__'{what}. "
         "Correct the attribute, or delete it: the batch is then inferred from the arrays"
     )
 
@@ -81,9 +86,55 @@ def test_a_batch_record_is_written_with_names_where_there_are_any():
 
 def test_the_record_of_an_array_or_none():
     for value in ({"role": "data"}, '{"role": "data"}', b'{"role": "data"}'):
-        assert own_array_record(value) == {"role": "data"}
-    for value in (None, 3, "[", "[1]", b"\xff"):
-        assert own_array_record(value) == {}
+        assert parse_array_record(value, WHERE) == {"role": "data"}
+    assert parse_array_record(None, WHERE) == {}
+    assert parse_array_record({"role": "data", "of a newer version": 3}, WHERE) == {"role": "data"}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (3, "Expected `object`, got `int`"),
+        ("[", "not JSON"),
+        ("[1]", "Expected `object`, got `array`"),
+        (b"\xff", "not JSON"),
+        ({"role": "index"}, "Invalid enum value 'index' - at `$.role`"),
+        ({"dims": "time"}, "Expected `array`, got `str` - at `$.dims`"),
+        ({"dims": [1]}, "Expected `str | null`, got `int` - at `$.dims[0]`"),
+        ({"torch_dtype": "__class__"}, "Invalid enum value '__class__' - at `$.torch_dtype`"),
+        ({"order": [0, 0]}, "expected the order of axes, found [0, 0]"),
+        ({"order": [True, False]}, "Expected `int`, got `bool` - at `$.order[0]`"),
+        ({"attrs": ["units"]}, "Expected `object`, got `array` - at `$.attrs`"),
+        ({"shape": [True]}, "Expected `int`, got `bool` - at `$.shape[0]`"),
+    ],
+)
+def test_a_malformed_record_of_an_array_is_refused_or_left_out_by_name(value, why):
+    with pytest.raises(ValueError, match=re.escape(f"x.zarr: the attribute '__xarray_tensordict__': {why}")):
+        parse_array_record(value, "x.zarr")
+    left_out: list[LeftOut] = []
+    assert read_array_record(value, ("g", "x"), left_out) == {}
+    assert len(left_out) == 1
+    assert str(left_out[0]).startswith(
+        "attribute '__xarray_tensordict__' of 'g/x': it is malformed, and ignored ('g/x': the attribute "
+        f"'__xarray_tensordict__': {why}"
+    )
+
+
+def test_the_mark_of_a_store_that_is_being_written():
+    what = f"{WHERE}: the mark"
+    mark = parse_attribute(
+        '{"kind": "append", "dim": "time", "group": "/g", "before": {"/g/x": [3]}}', Incomplete, what
+    )
+    assert mark == Incomplete("append", group="/g", dim="time", before={"/g/x": (3,)})
+    assert parse_attribute({"kind": "create"}, Incomplete, what) == Incomplete("create")
+    for value in (
+        None,
+        {"kind": "x"},
+        {"kind": "overwrite", "arrays": "ab"},
+        {"kind": "append", "before": {"x": [-1]}},
+    ):
+        with pytest.raises(ValueError, match=r"^data\.h5, group '/': the mark: "):
+            parse_attribute(value, Incomplete, what)
 
 
 # -- non-tensor entries ------------------------------------------------------------------------------------------------
@@ -98,7 +149,7 @@ def decoded(payload, marker, *, stack=None, allow_pickle=False):
 def test_an_entry_as_json():
     for marker in ({"encoding": "json"}, '{"encoding": "json"}', b'{"encoding": "json"}'):
         assert decoded('{"lr": "µ"}'.encode(), marker) == ({"lr": "µ"}, 0)
-    assert decoded(b"[[1, 2], [3, 4]]", {"encoding": "json"}, stack=["2", 2]) == ([[1, 2], [3, 4]], 2)
+    assert decoded(b"[[1, 2], [3, 4]]", {"encoding": "json"}, stack=[2, 2]) == ([[1, 2], [3, 4]], 2)
     assert decoded(b"3", {"encoding": "json"}, stack=[]) == (3, 0)
 
 
@@ -112,12 +163,42 @@ def test_an_entry_as_a_pickle_is_loaded_only_where_that_is_asked_for():
     )
 
 
-@pytest.mark.parametrize("marker", [{"encoding": "xml"}, {}, 3, None])
-def test_an_entry_in_another_encoding_is_refused(marker):
-    encoding = marker.get("encoding") if isinstance(marker, dict) else None
-    expected = f"{WHERE}: unknown non-tensor encoding {encoding!r}, expected 'json' or 'pickle'"
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+@pytest.mark.parametrize(
+    ("marker", "why"),
+    [
+        ({"encoding": "xml"}, ": unknown non-tensor encoding 'xml', expected 'json' or 'pickle'"),
+        ({}, ": the attribute '__tensordict_non_tensor__': Object missing required field `encoding`"),
+        (3, ": the attribute '__tensordict_non_tensor__': Expected `object`, got `int`"),
+        (None, ": the attribute '__tensordict_non_tensor__': Expected `object`, got `null`"),
+    ],
+)
+def test_an_entry_in_another_encoding_is_refused(marker, why):
+    with pytest.raises(ValueError, match=f"^{re.escape(WHERE + why)}$"):
         decoded(b"1", marker)
+
+
+@pytest.mark.parametrize(
+    ("payload", "stack"),
+    [
+        (b"[" * 100_000, None),
+        (b"[1, 2", None),
+        (b"\xff", None),
+        (b"[1]", ["1"]),
+        (b"[1]", [-1]),
+        (b"[1]", 1),
+        (b"[1]", [10**15]),
+        (b"[1]", [1, 10**15]),
+        (b"[[1], [2, 3]]", [2, 1]),
+        (b"3", [1]),
+    ],
+)
+def test_an_entry_that_is_damaged_or_has_another_shape_is_refused_without_taking_memory(payload, stack):
+    tracemalloc.start()
+    with pytest.raises(ValueError):
+        decoded(payload, {"encoding": "json"}, stack=stack)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
 
 
 def test_whether_an_array_holds_a_pickle():
@@ -161,7 +242,7 @@ def test_the_elements_of_a_stack():
 
 
 def test_the_axes_of_ome_zarr():
-    scale = {"axes": [{"name": "y"}, {"name": "x"}], "datasets": [{"path": "0"}, {"path": "1"}, {"path": 2}, 3]}
+    scale = {"axes": [{"name": "y"}, {"name": "x"}], "datasets": [{"path": "0"}, {"path": "1"}]}
     old = {"axes": ["z", "y"], "datasets": [{"path": "a"}]}
     expected = {"0": ("y", "x"), "1": ("y", "x")}
     assert axes_of_multiscales({"multiscales": [scale]}) == expected
@@ -170,6 +251,7 @@ def test_the_axes_of_ome_zarr():
         3,
         {"datasets": []},
         {"axes": "yx", "datasets": []},
+        {"axes": ["a", "b"], "datasets": [{"path": 2}, 3]},
         {"axes": [{"name": 3}, "x"], "datasets": [{"path": "q"}]},
     ]
     assert axes_of_multiscales({"multiscales": [*unfit, old, {"axes": ["y"]}]}) == {"a": ("z", "y")}

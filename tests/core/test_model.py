@@ -13,6 +13,7 @@ from xarray_tensordict.core.model import (
     private_group,
     text_of,
     walk,
+    why_no_key,
 )
 
 
@@ -89,3 +90,18 @@ def test_a_walk_passes_over_private_groups_and_says_so():
         LeftOut(("_i_t",), f"{what}; group='_i_t' opens it", warns=False),
         LeftOut(("c",), f"{what}; group='c' opens it", warns=False),
     ]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a\0", "\0"])
+def test_a_path_with_a_part_that_is_no_name_is_no_key(path):
+    assert why_no_key(path) is not None
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "...", ".a", "a.", "a b", "µ", "a\\b", "%2E"])
+def test_any_other_path_is_a_key(path):
+    assert why_no_key(path) is None
+
+
+def test_a_stored_array_has_a_dim_for_each_axis():
+    with pytest.raises(ValueError, match=r"it has dims \['x'\] for shape \[2, 3\]"):
+        StoredArray("a", np.zeros((2, 3)), ("x",))

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -115,8 +117,27 @@ def test_an_npy_file_that_would_need_a_pickle_is_refused():
     buffer = io.BytesIO()
     np.save(buffer, np.array([{}], object), allow_pickle=True)
     text = base64.b64encode(buffer.getvalue()).decode()
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match="it is a pickle, which is never loaded here"):
         decode_array({"dtype": "int64", "data": text})
+
+
+def test_the_header_of_an_npy_file_takes_no_memory():
+    tracemalloc.start()
+    for shape in ((10**15,), (-1,), (3, -1), (10**9, 10**9)):
+        header = str({"descr": "<i8", "fortran_order": False, "shape": shape}).encode()
+        header += b" " * (53 - len(header) % 64 if len(header) % 64 < 54 else 117 - len(header) % 64) + b"\n"
+        text = base64.b64encode(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16)).decode()
+        with pytest.raises((ValueError, TypeError)):
+            decode_array({"dtype": "int64", "data": text})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def npy(values, cut=0):
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return base64.b64encode(buffer.getvalue()[: len(buffer.getvalue()) - cut]).decode()
 
 
 # -- back into the groups ----------------------------------------------------------------------------------------------
@@ -178,10 +199,10 @@ def test_an_array_is_what_a_reader_gives():
     assert arrays["n"].role is None
 
 
-@pytest.mark.parametrize("role", [None, "data"])
+@pytest.mark.parametrize("role", [{}, {"role": "data"}])
 @pytest.mark.parametrize(("dtype", "data"), [("bool", [True, False]), ("float64", [1.5, 2]), ("uint8", [1, 2])])
 def test_numbers_that_are_data_may_become_coordinates_by_cf(dtype, data, role):
-    found = restored({"a": {"dims": ["x"], "dtype": dtype, "data": data, "role": role}})[()].arrays["a"]
+    found = restored({"a": {"dims": ["x"], "dtype": dtype, "data": data, **role}})[()].arrays["a"]
     assert found.role is None
 
 
@@ -223,7 +244,23 @@ def test_an_array_of_that_name_is_the_users_own():
 @pytest.mark.parametrize(
     ("encoded", "why"),
     [
-        ({"dims": ["x"], "dtype": "int16"}, "'data'"),
+        ({"dims": ["x"], "dtype": "int16"}, "Object missing required field `data`"),
+        ({"dims": "x", "dtype": "int16", "data": [1]}, "Expected `array`, got `str` - at `$.dims`"),
+        ({"dims": [3], "dtype": "int16", "data": [1]}, "Expected `str | null`, got `int` - at `$.dims[0]`"),
+        ({"dims": ["x"], "dtype": 3, "data": [1]}, "Expected `str`, got `int` - at `$.dtype`"),
+        (number(attrs=[]), "Expected `object`, got `array` - at `$.attrs`"),
+        (number(role="index"), "Invalid enum value 'index' - at `$.role`"),
+        (number(torch_dtype="load"), "Invalid enum value 'load' - at `$.torch_dtype`"),
+        (number(data=[1.5, 2]), "expected values of dtype int16, found others among them"),
+        (number(data=["1", "2"]), "expected values of dtype int16, found others among them"),
+        (number(data=[1, 10**9]), None),
+        (number(data=[1, 10**30]), None),
+        (number(dtype="S99", data=["a", "b"]), "expected an array of dtype |S99 as base64, found list"),
+        (number(dtype="object", data=[{}, {}]), "expected an array of dtype object as base64, found list"),
+        (number(dtype="str", data=["a", 2]), "expected text, found other values among it"),
+        (number(dtype="M8[D]", data=[1, 2**40]), "3010362559-12-15 is no time that int64 nanoseconds hold"),
+        (number(data=npy(np.array([1, 2], "f8"))), "expected values of dtype int16, found float64"),
+        (number(data=npy(np.array([1, 2], "i2"), cut=1)), None),
         ({"dims": ["x", "y"], "dtype": "int16", "data": [1]}, "it has dims ['x', 'y'] for shape [1]"),
         ({"dims": ["x"], "dtype": "int16", "data": [None]}, None),
         ({"dims": ["x"], "dtype": "int16", "data": "?"}, None),
@@ -235,3 +272,25 @@ def test_a_damaged_entry_names_the_array(encoded, why):
         restored({"g/b": encoded})
     if why:
         assert str(caught.value) == f"store.zarr: the entry '_unbatched' is damaged at 'g/b': {why}"
+
+
+@pytest.mark.parametrize("path", ["", "/abs", "a/", "a//b", "..", "a/../b", ".", "a/.", "a\0b"])
+def test_a_name_that_is_none_is_refused(path):
+    with pytest.raises(
+        ValueError, match=rf"^store.zarr: the entry '_unbatched' is damaged at {re.escape(repr(path))}: it |: a"
+    ):
+        restored({path: number()})
+
+
+def test_an_array_or_a_group_that_is_there_is_not_replaced():
+    x = StoredArray("x", np.zeros(2), ("d",))
+    for path, why in (
+        ("x", "there is an array or a group of that name already"),
+        ("g", "there is an array or a group of that name already"),
+        ("x/y", "'x' is an array"),
+        ("x/y/z", "'x' is an array"),
+    ):
+        root = StoredGroup((), {"_unbatched": entry({path: number()}), "x": x}, ("g",))
+        with pytest.raises(ValueError) as caught:
+            restore_unbatched({(): root, ("g",): StoredGroup(("g",))}, "store.zarr")
+        assert str(caught.value) == f"store.zarr: the entry '_unbatched' is damaged at {path!r}: {why}"

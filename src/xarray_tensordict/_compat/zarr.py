@@ -23,7 +23,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 from zarr.storage._common import make_store_path
 
-from ..formats.array_wrappers import FLOAT_CODES
+from ..core.dtypes import CODE_DTYPES
 from ..quiet import ZARR_SAYS, quiet
 
 PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -381,7 +381,7 @@ def open_as_codes(store: Store, path: str) -> tuple[zarr.Array[Any], str]:
     metadata = json.loads(buffer.to_bytes())
     declared = metadata["data_type"]
     torch_dtype = declared["name"] if isinstance(declared, dict) else declared
-    code = FLOAT_CODES[torch_dtype]
+    code = CODE_DTYPES[torch_dtype]
     metadata["data_type"], metadata["fill_value"] = code, _fill_code(metadata.get("fill_value"), torch_dtype)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=place)), torch_dtype
 

@@ -6,14 +6,18 @@ Sources: ``_ZarrBackend`` and ``_H5Backend`` in ``tensordict/persistent.py`` (0.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
-from .model import RecordedBatch
+from .documents import checked, parse
+from .model import ArrayRecord, Key, LeftOut, RecordedBatch
+
+T = TypeVar("T")
+Size = Annotated[int, msgspec.Meta(ge=0)]
 
 BATCH_ATTR = "__tensordict__"
 """Group attribute: batch size and names. A JSON object in zarr, a JSON string in HDF5."""
@@ -24,7 +28,7 @@ STACK_ATTR = "__tensordict_stack__"
 STR_ATTR = "__tensordict_str__"
 """Attribute of an HDF5 scalar string that tensordict wrote."""
 ARRAY_ATTR = "__xarray_tensordict__"
-"""Array attribute of this package: ``{"role": "data" | "coord", "torch_dtype": ..., "dims": [...]}``, all optional."""
+"""Attribute of this package of arrays and groups, see :class:`~.model.ArrayRecord`."""
 UNBATCHED_NAME = "_unbatched"
 """Root entry that holds the numeric arrays a tensordict with a batch cannot hold."""
 BATCH_DIMS_ATTR = "tensordict_batch_dims"
@@ -52,6 +56,35 @@ MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARR
 KNOWN_VERSION = 1
 
 
+class Incomplete(msgspec.Struct, frozen=True):
+    """The mark of a store that is being written.
+
+    Attributes
+    ----------
+    kind
+        "create": a new zarr store whose chunks are still to be filled. "overwrite": arrays of a zarr store that get other
+        values. "append": rows that are added to an HDF5 file.
+    created
+        Whether all arrays of a new store are there.
+    arrays
+        The arrays that are being written, by their paths below the group.
+    group, dim, before
+        Of an append: the group, the dim that grows, and the shapes that datasets had, by path.
+    """
+
+    kind: Literal["create", "overwrite", "append"]
+    created: bool = False
+    arrays: tuple[str, ...] = ()
+    group: str = "/"
+    dim: str | None = None
+    before: dict[str, tuple[Size, ...]] = {}
+
+
+def parse_attribute(value: object, kind: type[T], what: str) -> T:
+    """An attribute of a store as a type: an object in zarr, its JSON text in HDF5; see :func:`~.documents.parse`."""
+    return parse(value, kind, what) if isinstance(value, (bytes, str)) else checked(value, kind, what)
+
+
 def parse_batch_record(value: Any, where: str) -> RecordedBatch:
     """Read the value of a group's ``__tensordict__`` attribute.
 
@@ -73,52 +106,35 @@ def parse_batch_record(value: Any, where: str) -> RecordedBatch:
     >>> parse_batch_record('{"batch_size": [3], "names": ["time"], "version": 1}', "data.h5, group '/'")
     RecordedBatch(sizes=(3,), names=('time',))
     """
-    record = _as_mapping(value, where)
+    what = f"{where}: the attribute {BATCH_ATTR!r}"
+    advice = "Correct the attribute, or delete it: the batch is then inferred from the arrays"
+    try:
+        record = parse_attribute(value, dict[str, Any], what)
+    except ValueError as error:
+        raise ValueError(f"{error}. {advice}") from None
     version = record.get("version", KNOWN_VERSION)
     if isinstance(version, bool) or version != KNOWN_VERSION:
         raise ValueError(
             f"{where}: attribute {BATCH_ATTR!r} has version {version!r}, expected {KNOWN_VERSION}; a newer tensordict or "
             f"xarray-tensordict wrote it. Update xarray-tensordict, or open the store with engine='zarr' or 'h5netcdf'"
         )
-    sizes = record.get("batch_size")
-    if sizes is not None:
-        sizes = _as_list(sizes, "batch_size", where)
-        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes):
-            raise _malformed(where, f"batch_size is {sizes!r}, and should be a list of sizes")
-    names = record.get("names")
-    if names is not None:
-        names = _as_list(names, "names", where)
-        if not all(name is None or isinstance(name, str) for name in names):
-            raise _malformed(where, f"names is {names!r}, and should be a list of names (or null)")
-        if sizes is not None and len(names) != len(sizes):
-            raise _malformed(where, f"it has {len(sizes)} batch sizes ({sizes!r}) and {len(names)} names ({names!r})")
+    try:
+        found = checked(record, _BatchRecord, what)
+    except ValueError as error:
+        raise ValueError(f"{error}. {advice}") from None
+    sizes, names = found.batch_size, found.names
     if sizes is None and names is None:
-        raise _malformed(where, "it has neither batch_size nor names")
-    return RecordedBatch(None if sizes is None else tuple(sizes), None if names is None else tuple(names))
+        raise ValueError(f"{what} has neither batch_size nor names. {advice}")
+    if sizes is not None and names is not None and len(names) != len(sizes):
+        raise ValueError(
+            f"{what} has {len(sizes)} batch sizes ({list(sizes)}) and {len(names)} names ({list(names)}). {advice}"
+        )
+    return RecordedBatch(sizes, names)
 
 
-def _as_mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if isinstance(value, (str, bytes)):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise _malformed(where, f"it is no JSON: {error}") from error
-    if not isinstance(value, Mapping):
-        raise _malformed(where, f"it is {value!r}, and should be an object")
-    return value
-
-
-def _as_list(value: Any, what: str, where: str) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise _malformed(where, f"{what} is {value!r}, and should be a list")
-    return list(value)
-
-
-def _malformed(where: str, found: str) -> ValueError:
-    return ValueError(
-        f"{where}: the attribute {BATCH_ATTR!r} is malformed: {found}. "
-        f"Correct the attribute, or delete it: the batch is then inferred from the arrays"
-    )
+class _BatchRecord(msgspec.Struct):
+    batch_size: tuple[Size, ...] | None = None
+    names: tuple[str | None, ...] | None = None
 
 
 def batch_record(sizes: Sequence[int], names: Sequence[str | None] | None) -> dict[str, Any]:
@@ -135,14 +151,29 @@ def batch_record(sizes: Sequence[int], names: Sequence[str | None] | None) -> di
     return record
 
 
-def own_array_record(value: Any) -> dict[str, Any]:
-    """Read the value of this package's array attribute; anything else counts as absent."""
-    if isinstance(value, (bytes, str)):
-        try:
-            value = json.loads(value)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            return {}
-    return dict(value) if isinstance(value, Mapping) else {}
+def parse_array_record(value: object, where: str) -> ArrayRecord:
+    """Read the value of this package's attribute of an array or of a group; it is empty where there is none.
+
+    Raises
+    ------
+    ValueError
+        Where it is malformed; `where` is how messages call the array.
+    """
+    what = f"{where}: the attribute {ARRAY_ATTR!r}"
+    record = ArrayRecord() if value is None else parse_attribute(value, ArrayRecord, what)
+    order = record.get("order", [])
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"{what}: expected the order of axes, found {order}")
+    return record
+
+
+def read_array_record(value: object, key: Key, left_out: list[LeftOut]) -> ArrayRecord:
+    """As :func:`parse_array_record` for the array or group at `key`; one that is malformed is noted in `left_out`."""
+    try:
+        return parse_array_record(value, repr("/".join(key) or "/"))
+    except ValueError as error:
+        left_out.append(LeftOut(key, f"it is malformed, and ignored ({error})", ARRAY_ATTR))
+        return {}
 
 
 def decode_non_tensor(
@@ -165,9 +196,9 @@ def decode_non_tensor(
     ValueError
         For an unknown encoding.
     """
-    encoding = _non_tensor_encoding(attrs)
+    encoding = _non_tensor_encoding(attrs, where)
     if encoding == "json":
-        value = json.loads(payload.decode("utf-8"))
+        value = parse(payload, object, where)
     elif encoding == "pickle":
         if not allow_pickle:
             raise PermissionError(
@@ -180,22 +211,25 @@ def decode_non_tensor(
     stack = attrs.get(STACK_ATTR)
     if stack is None:
         return scalar_array(value), 0
-    return stacked_array(value, tuple(int(size) for size in stack)), len(stack)
+    shape = checked(stack, tuple[Size, ...], f"{where}: the attribute {STACK_ATTR!r}")
+    return stacked_array(value, shape), len(shape)
 
 
 def is_pickled(attrs: Mapping[str, Any]) -> bool:
     """Whether an array holds a pickle, by its attributes; malformed ones count as none."""
     try:
-        return bool(_non_tensor_encoding(attrs) == "pickle")
+        return _non_tensor_encoding(attrs, "") == "pickle"
     except ValueError:
         return False
 
 
-def _non_tensor_encoding(attrs: Mapping[str, Any]) -> Any:
-    marker = attrs.get(NON_TENSOR_ATTR)
-    if isinstance(marker, (bytes, str)):
-        marker = json.loads(marker)
-    return marker.get("encoding") if isinstance(marker, Mapping) else None
+def _non_tensor_encoding(attrs: Mapping[str, Any], where: str) -> str:
+    what = f"{where}: the attribute {NON_TENSOR_ATTR!r}"
+    return parse_attribute(attrs.get(NON_TENSOR_ATTR), _NonTensorMark, what).encoding
+
+
+class _NonTensorMark(msgspec.Struct):
+    encoding: str
 
 
 def scalar_array(value: Any) -> np.ndarray[Any, Any]:
@@ -214,7 +248,15 @@ def scalar_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def stacked_array(values: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Put the nested lists of a NonTensorStack into an array: numbers and bools of one type as such, else objects."""
+    """Put the nested lists of a NonTensorStack into an array: numbers and bools of one type as such, else objects.
+
+    Raises
+    ------
+    ValueError
+        Where they are not of that shape; no memory is taken for it.
+    """
+    if 0 not in shape and not _is_nested(values, shape):
+        raise ValueError(f"the elements of a stack are no nested lists of shape {list(shape)}")
     held = np.empty(shape, dtype=object)
     for index in np.ndindex(shape):
         item = values
@@ -228,6 +270,26 @@ def stacked_array(values: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         except OverflowError:
             return held
     return held
+
+
+def _is_nested(values: Any, shape: tuple[int, ...]) -> bool:
+    if not shape:
+        return True
+    is_list = isinstance(values, (list, tuple)) and len(values) == shape[0]
+    return is_list and all(_is_nested(item, shape[1:]) for item in values)
+
+
+class _Axis(msgspec.Struct):
+    name: str
+
+
+class _Resolution(msgspec.Struct):
+    path: str
+
+
+class _Multiscale(msgspec.Struct):
+    axes: list[_Axis | str]  # 0.3 has plain strings, 0.4 objects
+    datasets: list[_Resolution] = []
 
 
 def axes_of_multiscales(attrs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -248,15 +310,15 @@ def axes_of_multiscales(attrs: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     nested = attrs.get("ome")
     scales = attrs.get("multiscales", nested.get("multiscales") if isinstance(nested, Mapping) else None)
     found: dict[str, tuple[str, ...]] = {}
-    for scale in scales if isinstance(scales, list) else ():
-        if not isinstance(scale, Mapping) or not isinstance(scale.get("axes"), list):
+    for value in scales if isinstance(scales, list) else ():
+        try:
+            scale = checked(value, _Multiscale, "multiscales")
+        except (
+            ValueError
+        ):  # another program's, or a version without axes: the names are a hint, and the arrays have none
             continue
-        # 0.3 has plain strings, 0.4 objects
-        names = [axis.get("name") if isinstance(axis, Mapping) else axis for axis in scale["axes"]]
-        axes = tuple(name for name in names if isinstance(name, str))
-        if len(axes) == len(names):
-            paths = [entry.get("path") for entry in scale.get("datasets", ()) if isinstance(entry, Mapping)]
-            found.update((path, axes) for path in paths if isinstance(path, str))
+        axes = tuple(axis if isinstance(axis, str) else axis.name for axis in scale.axes)
+        found.update((resolution.path, axes) for resolution in scale.datasets)
     return found
 
 

@@ -11,9 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
+
+from .dtypes import CodedDtype
 
 Key = tuple[str, ...]
 """The path of an entry or of a group, one part for each level; ``()`` is the root."""
@@ -43,6 +45,46 @@ class LeftOut:
     def __str__(self) -> str:
         path = repr("/".join(self.key) or "/")
         return f"{path if self.attribute is None else f'attribute {self.attribute!r} of {path}'}: {self.reason}"
+
+
+class ArrayRecord(TypedDict, total=False):
+    """What this package wrote down of an array, see :mod:`..dataset.restoring`, or of a group.
+
+    Attributes
+    ----------
+    role, dims
+        As in :class:`StoredArray`.
+    torch_dtype
+        The dtype that the values were widened from.
+    order
+        Which axis of the variable each axis of the array is.
+    unpacked
+        The dtype of floats before they were packed.
+    datetime_unit
+        The resolution of times, which are stored as nanoseconds.
+    shape
+        That of a variable which is stored as one text.
+    non_tensor
+        Whether numbers were non-tensor data.
+    bytes
+        Whether strings of a fixed length are bytes (HDF5).
+    attrs
+        Attributes that HDF5 would give back changed.
+    tensorclass
+        The class whose fields a group holds.
+    """
+
+    role: Literal["data", "coord"]
+    torch_dtype: CodedDtype
+    dims: list[str | None]
+    order: list[int]
+    unpacked: Literal["float16", "float32", "float64"]
+    datetime_unit: str
+    shape: list[int]
+    non_tensor: bool
+    bytes: bool
+    attrs: dict[str, Any]
+    tensorclass: str
 
 
 @dataclass
@@ -92,10 +134,14 @@ class StoredArray:
     role: str | None = None
     non_tensor: bool = False
     raw: bool = False
-    record: dict[str, Any] = field(default_factory=dict)
+    record: ArrayRecord = field(default_factory=ArrayRecord)
     pieces: tuple[int, ...] | None = None
     merges: bool = False
     masks: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.dims) != len(self.shape):
+            raise ValueError(f"it has dims {list(self.dims)} for shape {list(self.shape)}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -212,6 +258,26 @@ def path_key(path: str | None) -> Key:
     (('data', 'demo_0'), ())
     """
     return tuple(part for part in (path or "").split("/") if part)
+
+
+def why_no_key(path: str) -> str | None:
+    """Why a path that a store writes names no entry, as the end of a sentence; None where it does.
+
+    Everything that is named by a path in a document (the entry ``_unbatched``, a ``meta.json``, members of archives) is asked
+    here, so that no name leads out of its store, and that none is shown by one library and not by another.
+
+    Examples
+    --------
+    >>> why_no_key("next/obs")
+    >>> why_no_key("../obs")
+    "it has the part '..'"
+    """
+    if "\0" in path:
+        return "it has a NUL in it"
+    parts = path.split("/")
+    if "" in parts:
+        return "a part of it is empty" if path else "it is empty"
+    return next((f"it has the part {part!r}" for part in parts if part in (".", "..")), None)
 
 
 Kind = Literal["numeric", "string", "time", "object"]

@@ -11,15 +11,26 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Required, cast
 
 import numpy as np
 from xarray.core import indexing
 
+from .documents import checked
 from .metadata import NS_ATTRS, UNBATCHED_NAME
-from .model import Key, StoredArray, StoredGroup
+from .model import ArrayRecord, Key, StoredArray, StoredGroup, why_no_key
+from .times import to_nanoseconds
 
 _WORDS = frozenset({"dims", "dtype", "attrs", "role", "data"})
+
+
+class EncodedArray(ArrayRecord, total=False):
+    """One array of the entry, with its record: its values are `data`."""
+
+    dtype: Required[str]
+    data: Required[Any]
+
+
 LARGEST_LIST = 1024
 """Arrays of more elements than this are kept as base64: JSON lists of numbers are about five times as long."""
 
@@ -67,23 +78,43 @@ def encode_array(
     return {**(record or {}), **encoded}
 
 
-def entry_record(encoded: Mapping[str, Any]) -> dict[str, Any]:
+def entry_record(encoded: Mapping[str, Any]) -> ArrayRecord:
     """The record of one array of the entry."""
-    return {word: value for word, value in encoded.items() if word not in _WORDS}
+    return cast(ArrayRecord, {word: value for word, value in encoded.items() if word not in _WORDS})
 
 
 def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Decode one array of the entry.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        Where the values are none of that dtype, or too few; nothing is unpickled, and no more memory is taken than they fill.
 
     Examples
     --------
     >>> decode_array({"dims": ["x"], "dtype": "int16", "attrs": {}, "role": "data", "data": [1, 2]})
     array([1, 2], dtype=int16)
     """
-    dtype = np.dtype(encoded["dtype"])
     data = encoded["data"]
-    is_file = isinstance(data, str) and dtype.kind != "U"
-    return np.asarray(_from_base64(data) if is_file else data, dtype)
+    if encoded["dtype"] == "str":
+        texts = np.array(data, object)
+        if not all(isinstance(text, str) for text in texts.flat):
+            raise ValueError("expected text, found other values among it")
+        return texts.astype(str)
+    dtype = np.dtype(encoded["dtype"])
+    plain = np.dtype("int64") if dtype.kind in "mM" else dtype
+    if isinstance(data, str):
+        values = _from_base64(data)
+    elif plain.kind in "biuf":
+        values = np.asarray(data, plain)
+        if values.tolist() != data:
+            raise ValueError(f"expected values of dtype {dtype}, found others among them")
+    else:
+        raise ValueError(f"expected an array of dtype {dtype} as base64, found {type(data).__name__}")
+    if values.dtype.newbyteorder("=") != plain:
+        raise ValueError(f"expected values of dtype {dtype}, found {values.dtype}")
+    return values.astype(plain).view(dtype)
 
 
 def _to_base64(values: np.ndarray[Any, Any]) -> str:
@@ -93,7 +124,17 @@ def _to_base64(values: np.ndarray[Any, Any]) -> str:
 
 
 def _from_base64(text: str) -> np.ndarray[Any, Any]:
-    return np.asarray(np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False))
+    """The array of an ``.npy`` file. ``np.load`` takes the memory that its header asks for before it looks at the rest."""
+    file = io.BytesIO(base64.b64decode(text, validate=True))
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"expected an .npy file of version 1.0, found {version}")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if min(shape, default=0) < 0:  # numpy takes (-1,) for as many as there are
+        raise ValueError(f"expected the shape of an array, found {list(shape)}")
+    if dtype.hasobject:
+        raise ValueError("it is a pickle, which is never loaded here")
+    return np.ndarray(shape, dtype, file.read(), order="F" if is_fortran else "C")
 
 
 def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, StoredGroup]:
@@ -112,12 +153,28 @@ def restore_unbatched(groups: dict[Key, StoredGroup], where: str) -> dict[Key, S
     for path, encoded in value.items():
         *parts, name = path.split("/")
         key = tuple(parts)
+        what = f"{where}: the entry {UNBATCHED_NAME!r} is damaged at {path!r}"
+        why = why_no_key(path) or _why_taken(groups, (*key, name))
+        if why is not None:
+            raise ValueError(f"{what}: {why}")
+        found = checked(encoded, EncodedArray, what)
         try:
-            array = _stored(name, encoded)
-        except (KeyError, TypeError, ValueError, EOFError) as error:
-            raise ValueError(f"{where}: the entry {UNBATCHED_NAME!r} is damaged at {path!r}: {error}") from error
-        _group_at(groups, key).arrays[name] = array
+            _group_at(groups, key).arrays[name] = _stored(name, found)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"{what}: {error}") from error
     return groups
+
+
+def _why_taken(groups: Mapping[Key, StoredGroup], key: Key) -> str | None:
+    """Why there is no room for an array at `key`; None where there is."""
+    taken = [key[:length] for length in range(1, len(key)) if _holds(groups, key[:length])]
+    if taken:
+        return f"{'/'.join(taken[0])!r} is an array"
+    return "there is an array or a group of that name already" if key in groups or _holds(groups, key) else None
+
+
+def _holds(groups: Mapping[Key, StoredGroup], key: Key) -> bool:
+    return key[:-1] in groups and key[-1] in groups[key[:-1]].arrays
 
 
 def _value(data: Any) -> Any:
@@ -125,23 +182,23 @@ def _value(data: Any) -> Any:
     return np.asarray(data if isinstance(data, np.ndarray) else data[indexing.BasicIndexer(())]).item()
 
 
-def _stored(name: str, encoded: Mapping[str, Any]) -> StoredArray:
+def _stored(name: str, encoded: EncodedArray) -> StoredArray:
     """One array as a reader of the store would give it, so that it is decoded as all others are, or is not."""
     values = decode_array(encoded)
-    dims = tuple(encoded["dims"])
-    if len(dims) != values.ndim:
-        raise ValueError(f"it has dims {list(dims)} for shape {list(values.shape)}")
     attrs, record = dict(encoded.get("attrs", {})), entry_record(encoded)
     if values.dtype.kind in "mM":
         unit = np.datetime_data(values.dtype)[0]
-        record |= {} if unit == "ns" else {"datetime_unit": unit}
+        if unit != "ns":
+            record["datetime_unit"] = unit
         attrs |= NS_ATTRS[values.dtype.kind]
-        values = values.astype(f"{values.dtype.kind}8[ns]").view("int64")
+        values, lost = to_nanoseconds(values)
+        if lost is not None:
+            raise ValueError(f"{lost} is no time that int64 nanoseconds hold")
     encoding = {"torch_dtype": record["torch_dtype"]} if "torch_dtype" in record else {}
     role = encoded.get("role")
     if role == "data" and values.dtype.kind in "biufc":
         role = None  # what CF says counts: decode_coords="all" makes coordinates of grid mappings
-    return StoredArray(name, values, dims, attrs, encoding, role=role, record=record)
+    return StoredArray(name, values, tuple(encoded["dims"]), attrs, encoding, role=role, record=record)
 
 
 def _group_at(groups: dict[Key, StoredGroup], key: Key) -> StoredGroup:

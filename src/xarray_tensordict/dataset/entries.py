@@ -22,6 +22,7 @@ from .._compat.xarray import (
     reads_fresh_arrays,
     transpose_axes,
 )
+from ..core.dtypes import widened_dtype_name
 from ..core.features import is_marked
 from ..core.model import EntryClass, GroupBatch, Inference, Key
 from ..core.objects import held_objects
@@ -206,8 +207,7 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
 def torch_dtype_of(variable: xr.Variable) -> str | None:
     """The dtype recorded where values were widened, as long as they still have the widened dtype."""
     recorded = variable.encoding.get("torch_dtype")
-    widened = {"complex32": "complex64"}.get(str(recorded), "float32")
-    return str(recorded) if recorded is not None and variable.dtype.name == widened else None
+    return str(recorded) if recorded is not None and variable.dtype.name == widened_dtype_name(recorded) else None
 
 
 def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:

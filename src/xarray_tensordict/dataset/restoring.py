@@ -16,11 +16,10 @@ from xarray.core import indexing
 
 from .._compat.xarray import data_of
 from ..core.metadata import CF_SCALES
-from ..core.model import Key, StoredGroup
+from ..core.model import ArrayRecord, Key, StoredGroup
 from ..formats.array_wrappers import _Wrapped
 
 _UNITS = frozenset({"s", "ms", "us"})
-_FLOATS = frozenset({"float16", "float32", "float64"})
 # they belong to the stored numbers; xarray would turn times of another resolution into NaT with them (measured)
 _STORED_ONLY = ("units", "calendar", "dtype", "_FillValue")
 
@@ -47,10 +46,10 @@ def masked_text(names: Collection[str]) -> str:
     )
 
 
-def stored_attrs(attrs: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+def stored_attrs(attrs: Mapping[str, Any], record: ArrayRecord) -> dict[str, Any]:
     """The attributes of an array as they were written: its packing has the dtype of what it unpacks to, which JSON lost."""
     dtype = record.get("unpacked")
-    if dtype not in _FLOATS:
+    if dtype is None:
         return dict(attrs)
     return {
         word: np.dtype(dtype).type(value) if word in CF_SCALES and isinstance(value, int | float) else value
@@ -58,7 +57,7 @@ def stored_attrs(attrs: Mapping[str, Any], record: Mapping[str, Any]) -> dict[st
     }
 
 
-def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
+def restore(variable: xr.Variable, record: ArrayRecord) -> xr.Variable:
     """A decoded variable as it was written.
 
     Parameters
@@ -73,10 +72,10 @@ def restore(variable: xr.Variable, record: Mapping[str, Any]) -> xr.Variable:
         dtype = np.dtype(f"{variable.dtype.kind}8[{unit}]")
         kept = {name: value for name, value in variable.encoding.items() if name not in _STORED_ONLY}
         variable = _with_data(variable, variable.dims, OfDtype(data_of(variable), dtype), kept)
-    elif unpacked in _FLOATS and variable.dtype.kind == "f" and variable.dtype != unpacked:
+    elif unpacked is not None and variable.dtype.kind == "f" and variable.dtype != unpacked:
         wrapped = OfDtype(data_of(variable), np.dtype(unpacked))
         variable = _with_data(variable, variable.dims, wrapped, dict(variable.encoding))
-    if isinstance(order, list) and sorted(order) == list(range(variable.ndim)) and order != sorted(order):
+    if order is not None and len(order) == variable.ndim and order != sorted(order):
         dims = tuple(variable.dims[axis] for axis in order)
         encoding = dict(variable.encoding)
         for name in ("chunks", "chunksizes", "shards", "original_shape"):

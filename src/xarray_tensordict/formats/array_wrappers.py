@@ -10,16 +10,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-FLOAT_CODES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
-"""Floats that numpy lacks, and the integers of the same width; torch and zarr v3 (zarr-specs, data type extensions) call
-them alike."""
+from ..core.dtypes import widened_dtype_name
 
 
 class _Wrapped(BackendArray):
@@ -79,7 +70,7 @@ class WidenedArray(_Wrapped):
     def __init__(self, array: Any, torch_dtype: str) -> None:
         super().__init__(array)
         self.torch_dtype = torch_dtype
-        self.dtype = np.dtype("complex64" if torch_dtype == "complex32" else "float32")
+        self.dtype = np.dtype(widened_dtype_name(torch_dtype))
         self.shape = tuple(array.shape)
 
     def _read(self, key: tuple[Any, ...]) -> Any:

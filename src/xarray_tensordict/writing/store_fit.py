@@ -16,7 +16,7 @@ import zarr
 
 from .._compat.xarray import remade, transpose_axes
 from ..core.features import is_made_up, is_marked
-from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, own_array_record
+from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, parse_array_record
 from ..core.model import GroupBatch, Key
 from ..core.objects import held_objects
 from .packing import encoded
@@ -96,7 +96,7 @@ def fit(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[Any],
         fitted = _as_there(name, new, there, array, where)
     else:
         fitted = new
-    order = own_array_record(attrs.get(ARRAY_ATTR)).get("order")
+    order = parse_array_record(attrs.get(ARRAY_ATTR), name).get("order")
     return fitted if order is None else transpose_axes(fitted, [order.index(axis) for axis in range(len(order))])
 
 

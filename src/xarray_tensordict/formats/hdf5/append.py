@@ -25,7 +25,7 @@ from ...core.metadata import (
     STACK_ATTR,
     UNBATCHED_NAME,
     batch_record,
-    own_array_record,
+    parse_array_record,
 )
 from ...core.model import GroupBatch, Key
 from ...core.objects import to_json
@@ -138,7 +138,7 @@ def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> No
         append.texts[name] = xr.Variable(old.dims, np.concatenate([old.values, new.values], axis), old.attrs)
         return
     record = marker(dataset, ARRAY_ATTR)
-    order = own_array_record(record).get("order") or list(range(new.ndim))
+    order = parse_array_record(record, name).get("order") or list(range(new.ndim))
     axes = [order.index(number) for number in range(new.ndim)]
     before = tuple(old.shape[a] for a in axes)
     after = tuple(old.shape[a] + (new.shape[a] if a == axis else 0) for a in axes)

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, own_array_record, parse_batch_record
+from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, parse_batch_record, read_array_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
@@ -181,7 +181,7 @@ class Hdf5Store:
     def _read_group(self, node: _Node, out: StoredGroup) -> GroupFacts:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
         # those that HDF5 would give back changed
-        own = own_array_record(marker(node.obj, ARRAY_ATTR))
+        own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
         out.attrs.update(own.get("attrs", {}))
         out.tensorclass = own.get("tensorclass")
         record = marker(node.obj, BATCH_ATTR)

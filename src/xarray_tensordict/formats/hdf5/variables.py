@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,9 @@ from ...core.metadata import (
     STR_ATTR,
     decode_non_tensor,
     is_pickled,
-    own_array_record,
+    read_array_record,
 )
-from ...core.model import Key, LeftOut, StoredArray
+from ...core.model import ArrayRecord, Key, LeftOut, StoredArray
 from ..raw.arrays import RawArray
 from .arrays import Element, Hdf5Array, element_of
 from .attrs import Axis, ScaleTable, UnreadableError, marker, read_attributes, recorded_axes
@@ -106,7 +105,7 @@ def _filters(dataset: Any) -> list[tuple[int, int, tuple[int, ...], bytes]]:
 def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, left_out: list[LeftOut]) -> StoredArray:
     """Describe `dataset`, a member of the group at `key` that is shown as `name`; raises :class:`UnreadableError`."""
     axes = recorded_axes(dataset, path.rsplit("/", 1)[-1], facts.scales, facts.chain)
-    record = own_array_record(marker(dataset, ARRAY_ATTR))
+    record = read_array_record(marker(dataset, ARRAY_ATTR), (*key, name), left_out)
     # char arrays of netCDF stay bytes for xarray to join; elsewhere strings of a fixed length are text
     keeps_bytes = facts.netcdf or record.get("bytes") or any(axis.is_scale for axis in axes)
     element = element_of(dataset.dtype, fixed_text=not keeps_bytes)
@@ -129,8 +128,7 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
     elif value is None and not (element.opaque or element.dtype.kind in "mM" or (element.is_text and raw)):
         # with a dtype of str, xarray reads a whole column of strings as it opens
         array.encoding["dtype"] = _encoded_dtype(facts, dataset)
-    if marker(dataset, ARRAY_ATTR) is not None:
-        _apply_own_record(dataset, array, (*key, name), left_out)
+    _apply_own_record(array, record, (*key, name), left_out)
     facts.unlimited.update(
         dim for number, dim in enumerate(array.dims) if dim and number in array.unlimited and axes[number].name is None
     )
@@ -263,22 +261,19 @@ def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] |
         raise UnreadableError(f"it is marked as a value ({mark}) that cannot be decoded: {error}") from error
 
 
-def _apply_own_record(dataset: Any, array: StoredArray, key: Key, left_out: list[LeftOut]) -> None:
+def _apply_own_record(array: StoredArray, record: ArrayRecord, key: Key, left_out: list[LeftOut]) -> None:
     """Role, torch dtype and dims that this package has written."""
-    try:
-        record = json.loads(marker(dataset, ARRAY_ATTR))
-        role, torch_dtype, dims = (record.get(name) for name in ("role", "torch_dtype", "dims"))
-        if role not in (None, "data", "coord") or not (dims is None or len(dims) == len(array.shape)):
-            raise ValueError(f"role {role!r}, dims {dims!r} of an array of shape {array.shape}")
-        dims = None if dims is None else tuple(name if name is None else str(name) for name in dims)
-    except (TypeError, ValueError, AttributeError) as err:
-        left_out.append(LeftOut(key, f"it is malformed, and ignored: {err}", ARRAY_ATTR))
+    dims = record.get("dims", [None] * len(array.shape))
+    if len(dims) != len(array.shape):
+        left_out.append(
+            LeftOut(key, f"it has the dims {dims} for shape {list(array.shape)}, and is ignored", ARRAY_ATTR)
+        )
         return
     array.record = record
     array.attrs.update(record.get("attrs", {}))
-    array.role = role or array.role
-    if torch_dtype is not None:
-        array.encoding["torch_dtype"] = str(torch_dtype)
-    if dims is not None:
-        array.dims = tuple(name or old for name, old in zip(dims, array.dims, strict=True))
+    array.role = record.get("role", array.role)
+    if "torch_dtype" in record:
+        array.encoding["torch_dtype"] = record["torch_dtype"]
+    array.dims = tuple(name or old for name, old in zip(dims, array.dims, strict=True))
+    if "dims" in record:
         array.raw = array.raw and not any(array.dims)

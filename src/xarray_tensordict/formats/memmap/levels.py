@@ -18,9 +18,10 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from ...core.dtypes import CODE_DTYPES
 from ...core.metadata import scalar_array, stacked_array
 from ...core.model import StoredArray
-from ..array_wrappers import FLOAT_CODES, WidenedArray, read_outer
+from ..array_wrappers import WidenedArray, read_outer
 from ..fingerprint import Described
 from ..raw.arrays import RawArray
 from .files import Location, Noted, bytes_of, file_stem, read_json, read_small, said_of, stem_in
@@ -32,9 +33,6 @@ BYTES = "_bytes"
 """Where it keeps a list of the entries of bytes, which are written as text: ``[key, dtype]``."""
 LOST_NAMES = ("shape", "device", "_type")
 """Keys that ``meta.json`` has a use of its own for: tensordict loses such entries without a word (measured, 0.15.3)."""
-CODE_DTYPES = {**FLOAT_CODES, "complex32": "uint32"}
-"""Dtypes of torch that numpy lacks, and the integers of the same width."""
-
 _PLAIN_DTYPES = frozenset(
     "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()
 )

@@ -18,6 +18,7 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
 from ..._compat.xarray import past_cache
+from ...core.dtypes import CODE_DTYPES
 from ...core.inference import BatchDims
 from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
@@ -34,7 +35,7 @@ from ...warnings import StoredFormWarning, warn
 from ...writing.replacing import allocate, free_name, remove, replaced, swap
 from ...writing.streaming import as_declared, streamed
 from .files import file_stem
-from .levels import BYTES, CLASS_NAME, CODE_DTYPES, LOST_NAMES, META, stack_shape
+from .levels import BYTES, CLASS_NAME, LOST_NAMES, META, stack_shape
 
 Mode = Literal["w", "w-"]
 Unbatched = Literal["keep", "drop", "expand", "raise"]

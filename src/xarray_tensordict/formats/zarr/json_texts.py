@@ -16,7 +16,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 from ..._compat.zarr import get_bytes, on_store, run, unpickles
-from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, own_array_record
+from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, parse_array_record
 from ...core.model import Key
 from ...core.objects import to_json
 from ...writing.stored_form import Place, store_form, with_values
@@ -64,7 +64,7 @@ def _rows_text(key: Key, variable: xr.Variable, attrs: dict[str, Any], there: Th
     name = "/".join(key)
     held = variable.copy(data=variable.values.astype(object))
     stored = store_form(held, Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims))))
-    stored.record = {k: v for k, v in own_array_record(attrs.get(ARRAY_ATTR)).items() if k == "role"}
+    stored.record = {k: v for k, v in parse_array_record(attrs.get(ARRAY_ATTR), name).items() if k == "role"}
     if stored.form != "json":
         stored.payload = held.values.tolist()
     return to_json(stored.payload, name), json_markers(stored, tuple(variable.shape[: len(batch.sizes)]))

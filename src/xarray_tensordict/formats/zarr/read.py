@@ -29,8 +29,8 @@ from ...core.metadata import (
     decode_non_tensor,
     dims_from_attribute,
     is_pickled,
-    own_array_record,
     parse_batch_record,
+    read_array_record,
     stacked_array,
 )
 from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
@@ -205,7 +205,7 @@ class _GroupReader:
             shown,
             recorded,
             left_out=self._left_out,
-            tensorclass=own_array_record(attrs.get(ARRAY_ATTR)).get("tensorclass"),
+            tensorclass=read_array_record(attrs.get(ARRAY_ATTR), self._key, self._left_out).get("tensorclass"),
             incomplete=self._owner.incomplete(self._node, self._key),
         )
 
@@ -290,11 +290,11 @@ class _GroupReader:
             stored.data = WidenedArray(stored.data, torch_dtype)
             stored.encoding = {"torch_dtype": torch_dtype}
             stored.attrs.pop("_FillValue", None)
-        stored.record = own = own_array_record(attrs.get(ARRAY_ATTR))
+        stored.record = own = read_array_record(attrs.get(ARRAY_ATTR), (*self._key, name), self._left_out)
         marked = STACK_ATTR in attrs
         if "torch_dtype" in own:
             stored.encoding["torch_dtype"] = own["torch_dtype"]
-        if own.get("role") in {"data", "coord"}:
+        if "role" in own:
             stored.role = own["role"]
         elif (marked or stored.raw) and stored.dtype.kind in "OSUTVMm":
             stored.role = "coord"
@@ -319,7 +319,7 @@ class _GroupReader:
         except PermissionError as error:
             self._left_out.append(LeftOut((*self._key, name), str(error)))
             return
-        own = own_array_record(attrs.get(ARRAY_ATTR))
+        own = read_array_record(attrs.get(ARRAY_ATTR), (*self._key, name), self._left_out)
         if "shape" in own:
             value, ndim = (
                 stacked_array(value.item() if not ndim else value.tolist(), tuple(own["shape"])),

@@ -26,7 +26,7 @@ from ...core.metadata import (
     STACK_ATTR,
     UNBATCHED_NAME,
     batch_record,
-    own_array_record,
+    parse_array_record,
 )
 from ...core.model import GroupBatch, Key, path_key
 from ...dataset.entries import td_names
@@ -147,7 +147,7 @@ def _write_part(
         there.texts[key] = _patched(old, new, where, old.shape if shape is None else shape)
         return
     encoded = contiguous(fit(name, streamed(new), old, array, there.where))
-    order = own_array_record(array.attrs.get(ARRAY_ATTR)).get("order") or list(range(new.ndim))
+    order = parse_array_record(array.attrs.get(ARRAY_ATTR), name).get("order") or list(range(new.ndim))
     axes = [order.index(axis) for axis in range(new.ndim)]
     stored = None if shape is None else tuple(shape[axis] for axis in axes)
     if stored is not None:
