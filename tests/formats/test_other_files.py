@@ -37,7 +37,7 @@ def error_of(path):
         (
             "a.csv",
             b"time,temp\n0,1.5\n",
-            "text that starts with b'time,temp\\n0,1.5\\n'. If it is a table, pandas.read_csv",
+            "a file that starts with b'time,tem'. If it is a table of text, pandas.read_csv",
         ),
         ("a.bin", bytes(64), "a file that starts with b'\\x00"),
         ("a", b"", "an empty file"),
@@ -55,7 +55,6 @@ def test_archives_say_what_they_hold(tmp_path):
     for name, members in (
         ("a.keras", ["config.json", "model.weights.h5"]),
         ("a.zip", ["b.txt", "a.txt"]),
-        ("b.zip", []),
     ):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             for member in members:
@@ -66,7 +65,6 @@ def test_archives_say_what_they_hold(tmp_path):
         ("a.pt", "what looks like a file of torch.save. Load it with torch.load(path)"),
         ("a.keras", "a zip archive that looks like a model of Keras"),
         ("a.zip", "a zip archive with ['a.txt', 'b.txt'] in it. Unpack it"),
-        ("b.zip", "a zip archive with nothing in it"),
     ):
         assert error_of(str(tmp_path / name)).startswith(what)
 

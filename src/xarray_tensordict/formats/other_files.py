@@ -64,17 +64,17 @@ def what_starts_with(head: bytes, names: Collection[str] | None = None) -> str:
         return "a pickle, which can run any code when it is loaded; nothing here loads it"
     if head.lstrip().startswith(b"{"):
         return "a file of JSON that is no kerchunk reference"
-    if head and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
-        return f"text that starts with {head[:20]!r}. If it is a table, pandas.read_csv(path).to_xarray() makes a Dataset of it"
     found = f"a file that starts with {head[:8]!r}" if head else "an empty file"
+    if head and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
+        return f"{found}. If it is a table of text, pandas.read_csv(path).to_xarray() makes a Dataset of it"
     return f"{found}. If another engine of xarray opens it, name that engine; ds.td works on a Dataset from any engine"
 
 
 def _what_has(names: Collection[str]) -> str:
     if any(name.endswith("/data.pkl") for name in names):  # as torch.save writes it
         return _OF_TORCH
-    if names and all(name.endswith(".npy") for name in names):
+    if all(name.endswith(".npy") for name in names):
         return "an archive of numpy. Load it with numpy.load; xr.Dataset takes the arrays"
     if "config.json" in names:
         return "a zip archive that looks like a model of Keras. Load it with keras.models.load_model"
-    return f"a zip archive with {sorted(names)[:5] or 'nothing'} in it. Unpack it"
+    return f"a zip archive with {sorted(names)[:5]} in it. Unpack it"

@@ -105,4 +105,5 @@ def _is_archive_of_zarr(path: str) -> bool:
     names = archive_names(path)
     if names is None:
         return not path.endswith(".tdz")
-    return "meta.json" not in names and any(name.rpartition("/")[2] in _ROOT_FILES for name in names)
+    holds_documents = any(name.rpartition("/")[2] in _ROOT_FILES for name in names)
+    return "meta.json" not in names and (holds_documents or not names)

@@ -38,6 +38,7 @@ from ..._compat.zarr import (
 from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
 from ...core.model import why_no_key
+from ...core.printable import printable
 from ..fingerprint import ChangedError
 
 LOCK = ".xarray-tensordict.lock"
@@ -374,7 +375,7 @@ class Taken:
                 if found == token:
                     return
                 if time.monotonic() > end:
-                    holder = "another writer" if found is None else found.decode(errors="replace")
+                    holder = "another writer" if found is None else printable(found.decode(errors="replace"))
                     raise BlockingIOError(
                         f"{self._where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was "
                         f"changed: try again. If that writer is gone, delete the object {self._key!r} in the store"
