@@ -225,6 +225,12 @@ def test_an_array_of_v2_with_odd_attributes_is_left_out(tmp_path: Path, kind: st
         assert names(placed(files, kind, tmp_path)) == {"act", "next/obs"}
 
 
+def test_the_document_of_an_array_that_is_that_of_a_group_is_no_group(tmp_path: Path) -> None:
+    files = small_store(tmp_path / "s", 2)
+    with pytest.warns(LeftOutWarning, match="left out 'obs': .*missing required field"):
+        assert names(placed({**files, "obs/.zarray": files[".zgroup"]}, "folder", tmp_path)) == {"act", "next/obs"}
+
+
 @FORMATS
 @ALL_KINDS
 def test_json_that_is_nested_without_end_is_left_out(tmp_path: Path, zarr_format: int, kind: str) -> None:
