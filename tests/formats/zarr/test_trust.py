@@ -269,6 +269,18 @@ def test_an_array_larger_than_memory_opens_and_reading_it_is_an_error_that_names
             ds[name].load()
 
 
+@FORMATS
+@pytest.mark.parametrize("name", ["standard_name", "axis", "units", "positive", "coordinates", "bounds"])
+def test_an_attribute_of_cf_that_is_no_text_has_no_meaning(tmp_path: Path, zarr_format: Any, name: str) -> None:
+    small_store(tmp_path / "s", zarr_format)
+    array = zarr.open_group(tmp_path / "s", mode="r+")["obs"]
+    for value in (["air"], {"a": 1}, 3):
+        array.attrs[name] = value
+        ds = xr.open_dataset(tmp_path / "s", engine="tensordict", decode_cf=False)
+        assert ds["obs"].attrs == {name: value}
+        assert ds.td.to_tensordict()["obs"].shape == (16, 4)
+
+
 # -- what is read while a store is opened ------------------------------------------------------------------------------
 
 
