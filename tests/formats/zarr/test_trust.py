@@ -171,6 +171,7 @@ ODD: dict[str, tuple[int, str, Any]] = {
     "an unknown dtype": (2, "dtype", "<q9"),
     "a list for a compressor": (2, "compressor", ["zstd"]),
     "an unknown compressor": (2, "compressor", {"id": "pcodec"}),
+    "a setting of another type": (2, "compressor", {"id": "blosc", "shuffle": ""}),
     "an order of lists": (2, "order", ["C"]),
     "a chunk grid of bools": (3, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [True, 4]}}),
     "a list for a data type": (3, "data_type", ["float64"]),

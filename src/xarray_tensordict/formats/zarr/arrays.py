@@ -119,6 +119,7 @@ def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) 
             plain |= {"data_type": CODE_DTYPES[declared], "fill_value": _fill_code(kind.fill_value, declared)}
     with quiet(*ZARR_SAYS):
         array = array_of(plain, place)
+    repr(array.metadata)  # codecs of numcodecs take any setting, and some fail when they are shown
     itemsize = max(array.dtype.itemsize, 1)
     if math.prod(kind.shape) * itemsize >= _MOST_BYTES:
         raise ValueError(
