@@ -69,8 +69,8 @@ def loaded(document: Document, where: str = "") -> Document:
 
 
 def _parsed(content: Any, what: str) -> dict[str, Any]:
-    kind = dict[str, Any]
-    return parse(content, kind, what) if isinstance(content, bytes) else checked(content, kind, what)
+    value = parse(content, object, what) if isinstance(content, bytes) else content
+    return value if type(value) is dict else checked(value, dict[str, Any], what)  # JSON has no other keys than texts
 
 
 _MOST_BYTES = 2**63
