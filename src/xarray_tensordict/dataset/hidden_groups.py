@@ -24,9 +24,9 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
     for key in sorted(inference.groups, key=len):
         if inference.groups[key].sizes and not is_within(key, hidden):
             hidden[key] = inference.groups[key]
-    shown = {kind for kind, keys in _alike(inference).items() if any(not inference.groups[key].sizes for key in keys)}
-    kinds = {key: kind for kind, keys in _alike(inference).items() for key in keys}
-    return {key: batch for key, batch in hidden.items() if kinds.get(key) not in shown}
+    alike = _alike(inference).values()
+    shown = {key for keys in alike if any(not inference.groups[each].sizes for each in keys) for key in keys}
+    return {key: batch for key, batch in hidden.items() if key not in shown}
 
 
 def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
