@@ -30,7 +30,7 @@ _FRESH = frozenset(
         "xarray_tensordict.formats.hdf5.arrays",
         "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
-        "xarray_tensordict.formats.zarr.local",
+        "xarray_tensordict.formats.zarr.arrays",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]

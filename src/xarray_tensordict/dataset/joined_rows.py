@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
 from .._compat.xarray import data_of, remade
-from ..formats.array_wrappers import read_outer
+from ..formats.array_wrappers import OuterArray, read_outer
 from ..formats.raw.arrays import counted_from_start
 
 Key = tuple[Any, ...]
 
 
-class JoinedRows(BackendArray):
+class JoinedRows(OuterArray):
     """Lazy arrays one after the other along their first axis; only those are read whose rows are asked for.
 
     Parameters
@@ -35,9 +34,6 @@ class JoinedRows(BackendArray):
         self._stops = np.cumsum([part.shape[0] for part in parts])
         self.dtype = dtype
         self.shape = (int(self._stops[-1]), *parts[0].shape[1:])
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: Key) -> Any:
         rows, *rest = key
@@ -83,16 +79,13 @@ class JoinedRows(BackendArray):
         return result
 
 
-class RepeatedRow(BackendArray):
+class RepeatedRow(OuterArray):
     """The same values for each of some rows."""
 
     def __init__(self, array: Any, size: int) -> None:
         self._wrapped = array
         self.dtype = np.dtype(array.dtype)
         self.shape = (size, *array.shape)
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: Key) -> Any:
         rows, *rest = key
