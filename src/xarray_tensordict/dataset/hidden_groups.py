@@ -18,8 +18,6 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
 
     Groups of the same entries side by side are shown or left out together: one odd episode must not hide the others.
     """
-    if inference.batch_size:
-        return {}
     hidden: dict[Key, GroupBatch] = {}
     for key in sorted(inference.groups, key=len):
         if inference.groups[key].sizes and not is_within(key, hidden):
@@ -32,8 +30,6 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
 def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
     """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
     found: list[str] = []
-    if inference.batch_size:
-        return found
     for keys in _alike(inference).values():
         batched = [key for key in keys if inference.groups[key].sizes]
         others = [key for key in keys if not inference.groups[key].sizes]

@@ -89,7 +89,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     layout = lay_out(store, shown, options)
     hidden: dict[Key, GroupBatch] = {}
     episodes_in: Key | None = None
-    if options.nested is None and layout.inference is not None:
+    if options.nested is None and layout.inference is not None and not layout.inference.batch_size:
         hidden = hidden_groups(layout.inference)
         layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
         episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
