@@ -85,11 +85,11 @@ class Layout:
 
 def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     """Open a group, with what is nested in it, as one Dataset."""
-    shown = _shown_groups(store, options)
+    shown = [store.group()] if options.nested is False else walk(store)
     layout = lay_out(store, shown, options)
     hidden: dict[Key, GroupBatch] = {}
     episodes_in: Key | None = None
-    if options.nested is None and layout.inference is not None:
+    if options.nested is None and layout.inference is not None and not layout.inference.batch_size:
         hidden = hidden_groups(layout.inference)
         layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
         episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
@@ -97,7 +97,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
     if _lacks_record(layout):
-        layout.warnings.extend(lost_times(layout.groups, ds))
+        layout.warnings.extend(lost_times(layout.groups[()], ds))
     notes: dict[str, Any] = {}
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
@@ -114,7 +114,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
     """
     options = replace(options, nested=True)
-    layout = lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
+    layout = lay_out(store, walk(store), options, fit_parents=fit_parents)
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)
@@ -153,10 +153,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
         ds = set_record_if_needed(ds, {(): own})
     ds.encoding = encoding
     return ds
-
-
-def _shown_groups(store: Store, options: OpenOptions) -> list[StoredGroup]:
-    return [store.group()] if options.nested is False else list(walk(store))
 
 
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
