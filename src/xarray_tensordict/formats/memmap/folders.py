@@ -186,6 +186,11 @@ class LevelReader:
                 f"{folder.path / META}: expected a tensordict, found {kind} ({folder.class_name}). tensordict.load(...) may "
                 f"know it; save its .contiguous() or .to_tensordict() to open it here"
             )
+        if words.names is not None and len(words.names) != len(words.shape):
+            raise ValueError(
+                f"{folder.path / META}: it has {len(words.shape)} batch sizes ({list(words.shape)}) and {len(words.names)} names "
+                f"({list(words.names)}); correct '_names', or delete it"
+            )
         level = Level(self._rows(words.shape, trimmed=folder.trimmed), words.names, tensorclass=words.tensorclass)
         for key, entry in folder.meta.items():
             if not isinstance(entry, dict):
