@@ -1,7 +1,9 @@
-"""Lazy arrays around lazy arrays: one field of records, codes of dtypes that numpy lacks."""
+"""What lazy arrays of several formats share: arrays around arrays, and the names in errors of reading."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,58 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from ..core.dtypes import widened_dtype_name
+from .fingerprint import ReplacedError
 
 
-class _Wrapped(BackendArray):
-    """Reads through another lazy array, which does the indexing."""
+class DamagedError(OSError):
+    """What a store holds cannot be read; the message names the store and the array or group."""
+
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Give errors that a library raises while it reads from a store a class and a name.
+
+    Libraries raise nearly anything for damaged bytes, and name neither file nor array. All reading of values goes through
+    here, and all describing of groups.
+
+    Parameters
+    ----------
+    where
+        How messages call what is read: the store, and the array or group in it.
+
+    Raises
+    ------
+    DamagedError
+        For any error that does not come from here, or is a :class:`~.fingerprint.ReplacedError`.
+    """
+    try:
+        yield
+    except (DamagedError, ReplacedError):
+        raise
+    except MemoryError as error:
+        raise DamagedError(f"{where}: it does not fit into memory ({error}). Select a part of it") from error
+    except Exception as error:
+        raise DamagedError(
+            f"{where}: it cannot be read ({str(error) or type(error).__name__}). If the store is damaged, restore it, or leave the "
+            f"variable out with drop_variables=[...]"
+        ) from error
+
+
+class OuterArray(BackendArray):
+    """A lazy array that reads ints, slices and one list of numbers for each axis; xarray does what else is asked for."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+
+class _Wrapped(OuterArray):
+    """Reads through another lazy array, which does the indexing."""
 
     def __init__(self, array: Any) -> None:
         self._wrapped = array
@@ -26,12 +73,6 @@ class _Wrapped(BackendArray):
     def wrapped(self) -> Any:
         """The array that it reads through: records, or codes as integers of the same width."""
         return self._wrapped
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
-
-    def _read(self, key: tuple[Any, ...]) -> Any:
-        raise NotImplementedError
 
     def _read_wrapped(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         return read_outer(self._wrapped, key)
@@ -56,12 +97,8 @@ class FieldArray(_Wrapped):
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         records = self._read_wrapped(key[: self._ndim])
-        rest = key[self._ndim :]
-        values = records[self._field]
-        lead = (slice(None),) * (values.ndim - len(rest))
-        for axis in reversed(range(len(rest))):
-            values = values[(*lead, *(slice(None),) * axis, rest[axis])]
-        return values
+        values, rest = records[self._field], key[self._ndim :]
+        return read_outer(values, ((slice(None),) * (values.ndim - len(rest)) + rest))
 
 
 class WidenedArray(_Wrapped):

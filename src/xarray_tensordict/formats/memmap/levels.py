@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from xarray.backends.common import BackendArray
-from xarray.core import indexing
 
 from ...core.metadata import stacked_array
 from ...core.model import StoredArray
 from ...core.objects import same_object
-from ..array_wrappers import read_outer
+from ..array_wrappers import OuterArray, read_outer
 
 _MOST_ROWS = 2**24
 
@@ -141,7 +139,7 @@ def _stacked_values(values: list[np.ndarray[Any, Any]], batch: tuple[int, ...], 
     return stacked_array(stacked.tolist(), stacked.shape)
 
 
-class StackedArray(BackendArray):
+class StackedArray(OuterArray):
     """Arrays of one shape and dtype, stacked along a new axis; only the members that are selected are read."""
 
     def __init__(self, members: Sequence[Any], axis: int) -> None:
@@ -150,9 +148,6 @@ class StackedArray(BackendArray):
         shape = tuple(members[0].shape)
         self.dtype = np.dtype(members[0].dtype)
         self.shape = (*shape[:axis], len(self._members), *shape[axis:])
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         which, rest = key[self._axis], (*key[: self._axis], *key[self._axis + 1 :])
