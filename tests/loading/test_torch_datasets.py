@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 import strategies
 from loading_samples import numbered
 from persistent_samples import as_chunked_zarr, as_hdf5, flat_td, grid_ds, grid_of
-from xarray_tensordict.loading.torch_datasets import WorkerEpochs, collate
+from xarray_tensordict.loading.torch_datasets import collate
 from xarray_tensordict.testing import assert_same_tensordict
 
 KINDS = ["zarr", "h5"]
@@ -197,29 +197,6 @@ def test_a_loader_may_ask_for_pinned_memory(opened):
         assert flat(batch["n"].tolist() for batch in batches) == list(range(40))
         assert {batch["n"].is_pinned() for batch in batches} == {torch.cuda.is_available()}
         assert batches[0]["label"] == [f"row {row}" for row in range(16)]
-
-
-def test_workers_that_know_nothing_of_each_other_run_the_same_epoch():
-    epochs = WorkerEpochs(5)
-    assert [epochs.begin(worker, 100) for worker in (1, 0, 2)] == [5, 5, 5]  # started for the first epoch
-    assert [epochs.begin(worker, 200) for worker in (2, 0)] == [6, 6]  # and for the next; one died before it began
-    assert [epochs.begin(worker, 300) for worker in (0, 1, 2)] == [7, 7, 7]
-    assert [epochs.begin(worker, 300) for worker in (1, 0, 2)] == [8, 8, 8]  # those that stay are asked again
-    assert epochs.begin(0, None) == 9  # this process
-    assert epochs.begin(0, None) == 10
-    epochs.restart(2)
-    assert [epochs.begin(worker, 300) for worker in (0, 1)] == [2, 2]
-    again = pickle.loads(pickle.dumps(epochs))
-    assert again.begin(0, 400) == 3
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), max_size=12), st.randoms(use_true_random=False))
-def test_all_workers_of_an_iteration_run_one_epoch_though_torch_is_seeded_alike(iterations, random):
-    epochs = WorkerEpochs(0)
-    for epoch, (workers, seed) in enumerate(iterations):
-        order = random.sample(range(workers), workers)
-        assert [epochs.begin(worker, hash((seed, workers))) for worker in order] == [epoch] * workers
 
 
 def run_loader(data, method, *, persistent=False, epochs=1, **options):

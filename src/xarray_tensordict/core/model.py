@@ -219,13 +219,18 @@ def walk(store: Store) -> Iterator[StoredGroup]:
         Where there are too many, or too deep ones: a store of links to itself never ends.
     """
     for number, group in enumerate(_walk(store, store.group()), 1):
-        if number > MOST_GROUPS or len(group.key) > DEEPEST_GROUP:
-            most = f"{MOST_GROUPS} groups" if number > MOST_GROUPS else f"{DEEPEST_GROUP} levels of groups"
-            raise ValueError(
-                f"{store.description}: expected at most {most}, found more, the last one {group_name(group.key)!r:.200}; open a "
-                f"part of it with group=..."
-            )
+        check_size(store.description, number, group.key)
         yield group
+
+
+def check_size(description: str, number: int, key: Key) -> None:
+    """Raise where a store has more groups than one may have that is opened whole, or where the group at `key` is too deep."""
+    if number > MOST_GROUPS or len(key) > DEEPEST_GROUP:
+        most = f"{MOST_GROUPS} groups" if number > MOST_GROUPS else f"{DEEPEST_GROUP} levels of groups"
+        raise ValueError(
+            f"{description}: expected at most {most}, found more, the last one {group_name(key)!r:.200}; open a part of it with "
+            f"group=..."
+        )
 
 
 def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:

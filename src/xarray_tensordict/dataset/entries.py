@@ -11,7 +11,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import xarray as xr
+from pandas.api.extensions import ExtensionDtype
 
 from .._compat.xarray import (
     bare_array,
@@ -20,6 +22,7 @@ from .._compat.xarray import (
     multiindex_dims,
     positional,
     reads_fresh_arrays,
+    remade,
     transpose_axes,
 )
 from ..core.dtypes import widened_dtype_name
@@ -169,7 +172,11 @@ def plan_entries(
             continue
         if name in ds.coords and (coords is False or (wanted is not None and str(name) not in wanted)):
             continue
-        reason = _why_not(variable)
+        try:
+            variable = with_numpy_dtype(variable)
+            reason = _why_not(variable)
+        except ValueError as error:
+            reason = str(error)
         if reason is not None:
             plan.left_out[str(name)] = reason
             continue
@@ -218,6 +225,34 @@ def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:
     order = [variable.dims.index(dim) for dim in lead]
     order += [axis for axis in range(variable.ndim) if axis not in order]
     return transpose_axes(variable, order)
+
+
+def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
+    """A variable whose dtype is numpy's, where pandas holds numbers or times (``Int64``, ``boolean``, sparse, with a time zone).
+
+    All rows decide, so that rows and batches have the dtype of the whole. Missing floats become NaN, missing times NaT.
+
+    Raises
+    ------
+    ValueError
+        Where integers or bools are missing.
+    """
+    dtype: Any = variable.dtype
+    if not isinstance(dtype, ExtensionDtype) or dtype.kind not in "biufcmM":
+        return variable
+    found = f"M8[{dtype.unit}]" if isinstance(dtype, pd.DatetimeTZDtype) else getattr(dtype, "subtype", None)
+    found = np.dtype(found or dtype.numpy_dtype)
+    values: Any = variable.data
+    missing = int(values.isna().sum())
+    if missing and found.kind in "biu":
+        raise ValueError(
+            f"its dtype {dtype} has {missing} missing values, which a tensor of {found} cannot hold; fill them with .fillna(...), "
+            f"or convert it with .astype('float64')"
+        )
+    values = (
+        values.to_numpy(dtype=found, na_value=np.nan) if missing and found.kind == "f" else values.to_numpy(dtype=found)
+    )
+    return remade(variable, data=values)
 
 
 def _why_not(variable: xr.Variable) -> str | None:

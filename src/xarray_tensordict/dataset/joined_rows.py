@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from .._compat.xarray import data_of
-from ..formats.array_wrappers import read_outer
+from .._compat.xarray import data_of, remade
+from ..formats.array_wrappers import OuterArray, read_outer
 from ..formats.raw.arrays import counted_from_start
 
 Key = tuple[Any, ...]
 
 
-class JoinedRows(BackendArray):
+class JoinedRows(OuterArray):
     """Lazy arrays one after the other along their first axis; only those are read whose rows are asked for.
 
     Parameters
@@ -35,9 +34,6 @@ class JoinedRows(BackendArray):
         self._stops = np.cumsum([part.shape[0] for part in parts])
         self.dtype = dtype
         self.shape = (int(self._stops[-1]), *parts[0].shape[1:])
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: Key) -> Any:
         rows, *rest = key
@@ -83,16 +79,13 @@ class JoinedRows(BackendArray):
         return result
 
 
-class RepeatedRow(BackendArray):
+class RepeatedRow(OuterArray):
     """The same values for each of some rows."""
 
     def __init__(self, array: Any, size: int) -> None:
         self._wrapped = array
         self.dtype = np.dtype(array.dtype)
         self.shape = (size, *array.shape)
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: Key) -> Any:
         rows, *rest = key
@@ -121,17 +114,14 @@ def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     # xarray's own rules for attributes, encoding and dtype
     like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
     data = indexing.LazilyIndexedArray(JoinedRows([data_of(part) for part in parts], like.dtype))
-    joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
-    joined.encoding = like.encoding
+    joined = remade(like, data=data)
     chunks = tuple(size for part in parts for size in row_chunks(part.shape, part.dtype))
     # to find a name by their contents, dask would pickle all parts
     return joined.chunk({dim: chunks}, name=f"joined-{uuid.uuid4().hex}")
 
 
 def _without_rows(part: xr.Variable) -> xr.Variable:
-    empty = xr.Variable(part.dims, np.empty((0, *part.shape[1:]), part.dtype), part.attrs, fastpath=True)
-    empty.encoding = part.encoding
-    return empty
+    return remade(part, data=np.empty((0, *part.shape[1:]), part.dtype))
 
 
 @lru_cache(2**12)

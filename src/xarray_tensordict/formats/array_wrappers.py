@@ -50,11 +50,21 @@ def named_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-class _Wrapped(BackendArray):
-    """Reads through another lazy array, which does the indexing."""
+class OuterArray(BackendArray):
+    """A lazy array that reads ints, slices and one list of numbers for each axis; xarray does what else is asked for."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        raise NotImplementedError
+
+
+class _Wrapped(OuterArray):
+    """Reads through another lazy array, which does the indexing."""
 
     def __init__(self, array: Any) -> None:
         self._wrapped = array
@@ -63,12 +73,6 @@ class _Wrapped(BackendArray):
     def wrapped(self) -> Any:
         """The array that it reads through: records, or codes as integers of the same width."""
         return self._wrapped
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
-
-    def _read(self, key: tuple[Any, ...]) -> Any:
-        raise NotImplementedError
 
     def _read_wrapped(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         return read_outer(self._wrapped, key)
@@ -93,12 +97,8 @@ class FieldArray(_Wrapped):
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         records = self._read_wrapped(key[: self._ndim])
-        rest = key[self._ndim :]
-        values = records[self._field]
-        lead = (slice(None),) * (values.ndim - len(rest))
-        for axis in reversed(range(len(rest))):
-            values = values[(*lead, *(slice(None),) * axis, rest[axis])]
-        return values
+        values, rest = records[self._field], key[self._ndim :]
+        return read_outer(values, ((slice(None),) * (values.ndim - len(rest)) + rest))
 
 
 class WidenedArray(_Wrapped):

@@ -7,7 +7,8 @@ Entries are read by :mod:`..tensors.reading`, when they are asked for.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -16,10 +17,11 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
 from ..core.model import Key, group_name
+from ..core.printable import printable
 from ..core.suggest import there_are
 from ..dataset.entries import Entry, Plan, td_names
 from ..dataset.hidden_groups import warn_empty
-from ..tensors.reading import finish, read_together, sliced, tensor_dtype
+from ..tensors.reading import Request, finish, read_entries, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
 
 Names: TypeAlias = Any
@@ -55,21 +57,41 @@ class OpenedStore:
     closer: Callable[[], None] | None = None
     hidden: tuple[str, ...] = ()
     closed: bool = False
+    _reads: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, requests: Sequence[Request]) -> list[Any]:
+        """Read entries, as :func:`read_entries` does; a store that is closed meanwhile is closed behind the last read."""
+        with self._lock:
+            if self.closed:
+                raise ValueError(
+                    f"{self.description}: the store was closed with close(); open it again to read from it"
+                )
+            self._reads += 1
+        try:
+            return read_entries(requests)
+        finally:
+            with self._lock:
+                self._reads -= 1
+            if self.closed:
+                self.close()
 
     def close(self) -> None:
-        """Close the store, once."""
-        self.closed = True
-        closer, self.closer = self.closer, None
+        """Close the store, once and when nothing is read from it."""
+        with self._lock:
+            self.closed = True
+            closer = None if self._reads else self.closer
+            if closer is not None:
+                self.closer = None
         if closer is not None:
             closer()
 
-    def check_open(self) -> None:
-        """Raise where the store was closed."""
-        if self.closed:
-            raise ValueError(f"{self.description}: the store was closed with close(); open it again to read from it")
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "closer": None}
+        return {**self.__dict__, "closer": None, "_reads": 0, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
 
 @dataclass
@@ -257,9 +279,8 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _read(self, leaf: Entry, selection: Selection | None = None) -> Any:
         """Read one entry, or what was selected of it."""
-        self.file.source.check_open()
         batch = self.batch_size if selection is None else selection.result(self.batch_size)
-        (array,) = read_together([(leaf, selection)])
+        (array,) = self.file.source.read([(leaf, selection)])
         return self._sent(finish(leaf, array, selection, batch))
 
     def _sent(self, value: Any) -> Any:
@@ -297,10 +318,9 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def unbatched(self) -> TensorDict:
         """The entries without a batch dim, which are not in this tensordict: read into a TensorDict of batch ``[]``."""
         source, prefix = self.file.source, self.file.key
-        source.check_open()
         found = [(tuple(leaf.name.split("/")), leaf) for leaf in source.unbatched]
         found = [(key[len(prefix) :], leaf) for key, leaf in found if key[: len(prefix)] == prefix]
-        arrays = read_together([(leaf, None) for _, leaf in found])
+        arrays = source.read([(leaf, None) for _, leaf in found])
         td = TensorDict({}, batch_size=[], device=self.device)
         for (key, leaf), array in zip(found, arrays, strict=True):
             td.set(key, self._sent(finish(leaf, array, None, ())))
@@ -337,8 +357,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _load(self, selection: Selection | None) -> TensorDict:
         """Read all entries, or the rows that were selected, into memory."""
-        self.file.source.check_open()
-        arrays = iter(read_together([(leaf, selection) for leaf in self._leaves()]))
+        arrays = iter(self.file.source.read([(leaf, selection) for leaf in self._leaves()]))
         return self._built(arrays, selection)
 
     def _leaves(self) -> Iterator[Entry]:
@@ -439,7 +458,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             else:
                 shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
                 text = f"{self.entry_class(name).__name__}(shape={shape})"
-            lines.append(f"{indent}        {name}: {text},")
+            lines.append(f"{indent}        {printable(name)}: {text},")
         source = self.file.source
         told = "" if self.file.key else f", store={source.description!r}"
         if source.hidden and not self.file.key:

@@ -11,12 +11,11 @@ from tensordict import PersistentTensorDict
 
 from ..core.inference import BatchDims
 from ..core.suggest import check_choice
-from ..dataset.entries import Plan, plan_entries
+from ..dataset.entries import plan_entries
 from ..dataset.record import infer_dataset
 from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import describe_source
-from ..tensors.reading import read_variables, warn_left_out
-from ..tensors.values import tensor_from_numpy
+from ..tensors.reading import leave_out_times
 from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict
 
 
@@ -153,25 +152,11 @@ def persistent_from_dataset(
     """
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
-    warn_left_out(plan.left_out)
     description = description or str(ds.encoding.get("source") or "the dataset")
     hidden = tuple(opening_notes(ds).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
     source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
-
-
-def leave_out_times(plan: Plan) -> None:
-    """Leave out times that int64 nanoseconds cannot hold, as ``to_tensordict`` does: only their values tell."""
-    times = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM"]
-    uncertain = [entry for entry in times if not entry.variable.dtype.name.endswith(("[ns]", "64"))]
-    found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])
-    for entry, values in zip(uncertain, found, strict=True):
-        try:
-            tensor_from_numpy(values, name=entry.name)
-        except (OverflowError, TypeError) as error:
-            plan.left_out[entry.name] = str(error)
-            plan.entries.remove(entry)
 
 
 def _left_out(ds: xr.Dataset) -> dict[str, str]:

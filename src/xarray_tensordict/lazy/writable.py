@@ -23,7 +23,7 @@ from ..dataset.record import infer_dataset
 from ..dataset.tensorclasses import opening_notes
 from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
 from ..quiet import quiet
-from ..tensors.reading import finish, read_together, tensor_dtype
+from ..tensors.reading import finish, read_entries, tensor_dtype
 from ..testing import assert_same_tensordict
 
 _EPOCH = (
@@ -219,7 +219,7 @@ def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Entry, cls: ty
         return None
     with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
         value = bare.get(key)
-    (array,) = read_together([(leaf, None)])
+    (array,) = read_entries([(leaf, None)])
     both = (finish(leaf, array, None, value.batch_size), value)
     try:
         assert_same_tensordict(*(TensorDict({"value": each}, batch_size=value.batch_size) for each in both))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ class Batches:
         if self.options.shuffle is True:
             numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
         if not self.options.prefetch:
-            return _one_by_one(self._cut(self._reads(epoch, numbers), 1))
+            return chain.from_iterable(self._cut(self._reads(epoch, numbers), 1))
         together, depth = self._ahead
         if not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer):
             # a read is a batch, or a few: nothing is left to do in another thread
@@ -205,11 +206,6 @@ class Batches:
                 f"rank {options.rank} of {options.world_size}" + (f"; {rest} samples left over" if rest else "")
             )
         return "Batches(" + "\n        ".join(lines) + ")"
-
-
-def _one_by_one(lists: Iterator[list[TensorDict]]) -> Iterator[TensorDict]:
-    for batches in lists:
-        yield from batches
 
 
 def open_batches(

@@ -139,15 +139,8 @@ class LoadingMethods:
         self,
         batch_size: int | None = None,
         *,
-        window: Mapping[str, int] | None = None,
-        stride: int = 1,
-        within: str | None = None,
-        gaps: str | Mapping[str, Any] | None = None,
         batch_dims: BatchDims | None = None,
-        coords: bool | Iterable[str] = True,
-        unbatched: Unbatched = "drop",
-        exclude: Iterable[str] = (),
-        **order: Any,
+        **options: Any,
     ) -> Any:
         """Make a dataset for ``torch.utils.data.DataLoader``.
 
@@ -156,11 +149,12 @@ class LoadingMethods:
         batch_size
             None: a map-style dataset of single samples, which the DataLoader batches and shuffles. A number: an
             ``IterableDataset`` over :meth:`batches`, shared out over the workers.
-        window, stride, within, gaps, batch_dims, coords, unbatched, exclude
+        batch_dims
             As in :meth:`batches`.
-        **order
-            With a `batch_size` the other options of :meth:`batches`: ``shuffle``, ``seed``, ``epoch``, ``drop_last``,
-            ``rank``, ``world_size``, ``prefetch``, ``buffer_size``.
+        **options
+            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``;
+            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
+            ``buffer_size``.
 
         Returns
         -------
@@ -182,16 +176,7 @@ class LoadingMethods:
         """
         from .torch_datasets import torch_dataset
 
-        rows = {
-            "window": window,
-            "stride": stride,
-            "within": within,
-            "gaps": gaps,
-            "coords": coords,
-            "unbatched": unbatched,
-            "exclude": exclude,
-        }
-        return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, rows, order)
+        return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, options)
 
     def _inferred(self, batch_dims: BatchDims | None) -> Inference:
         return self.infer() if batch_dims is None else infer_dataset(self._ds, given=batch_dims)

@@ -17,16 +17,15 @@ from ..core.model import GroupBatch, Key
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.files import Kept
-from ..lazy.persistent import leave_out_times
 from ..tensors.reading import (
     Frame,
     Read,
+    leave_out_times,
     make_leaf,
     of_entry,
     of_rows,
     of_variable,
     read_all,
-    warn_left_out,
     widened_dtype,
 )
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
@@ -171,7 +170,6 @@ class RowReader:
 
     def __init__(self, plan: Plan, sizes: Shape, names: Sequence[str | None], *, unbatched: Unbatched = "drop") -> None:
         leave_out_times(plan)
-        warn_left_out(plan.left_out)
         self.sizes = sizes
         self.columns = [Column.of(entry, len(sizes)) for entry in plan.entries]
         self.row_bytes = sum(column.row_bytes for column in self.columns)

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from ..core.model import Inference
 from ..core.suggest import there_are
 from .batches import Batches, open_batches, open_rows, read_samples
+from .epochs import Epochs
 from .reader import RowReader
 from .samples import Samples
 
@@ -69,72 +70,18 @@ class RowsDataset(Dataset[TensorDict]):
         return f"{type(self).__name__}({self._samples})"
 
 
-_WORKERS = 1024
-_ID_BITS = 32
-"""Epoch and id stand in one number, so that nobody can see one without the other."""
-
-
-class WorkerEpochs:
-    """Which epoch it is, for worker processes that know nothing of each other.
-
-    The workers of a DataLoader are started anew for each epoch, with a copy of the dataset as it was, or stay and are asked
-    again. Either way all must run the same epoch, and the next time the next one, or they would share rows. So there is a
-    table in shared memory: for each worker the epoch it began last, and the DataLoader's iteration it was in.
-
-    Parameters
-    ----------
-    epoch
-        The first epoch to begin.
-    """
-
-    def __init__(self, epoch: int) -> None:
-        self._table = torch.zeros(_WORKERS + 1, dtype=torch.int64).share_memory_()
-        self.restart(epoch)
-
-    def restart(self, epoch: int) -> None:
-        """Let `epoch` be the next that any worker begins."""
-        self._table[:-1] = 0
-        self._table[-1] = epoch
-
-    def begin(self, worker: int, iteration: int | None) -> int:
-        """Begin an epoch.
-
-        Parameters
-        ----------
-        worker
-            The number of the worker.
-        iteration
-            What the workers of one iteration share: the base of the DataLoader's seeds, and how many they are. It stays
-            the same for workers that stay, and comes again where torch is seeded again. None without workers.
-
-        Returns
-        -------
-        int
-            That of the workers of the same iteration that have begun already, or the one behind the last.
-        """
-        if worker >= _WORKERS:
-            raise ValueError(f"worker {worker}: expected no more than {_WORKERS} workers")
-        same = 0 if iteration is None else iteration % (1 << (_ID_BITS - 1)) + 1
-        begun = [divmod(state, 1 << _ID_BITS) for state in self._table[:-1].tolist()]
-        latest = max(count for count, _ in begun)
-        # only the latest epoch can be one that is just beginning: an older one of the same workers was another iteration
-        is_beginning = same and (latest, same) in begun and begun[worker] != (latest, same)
-        count: int = latest if is_beginning else latest + 1
-        self._table[worker] = (count << _ID_BITS) | same
-        return int(self._table[-1]) + count - 1
-
-
 class BatchesDataset(IterableDataset[TensorDict]):
     """An iterable dataset: the batches of ``ds.td.batches``, shared out over the workers of a DataLoader.
 
-    Made by ``ds.td.to_torch_dataset(batch_size)``. Each iteration runs the next epoch, in whichever process it runs.
+    Made by ``ds.td.to_torch_dataset(batch_size)``. Each iteration runs the next epoch, with workers and without, also
+    where several DataLoaders iterate over one dataset at the same time.
     """
 
     collate: ClassVar[Callable[[Any], Any]] = staticmethod(collate)
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
-        self._epochs = WorkerEpochs(batches.epoch)
+        self._epochs = Epochs(batches.epoch)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -142,33 +89,32 @@ class BatchesDataset(IterableDataset[TensorDict]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs, in workers that are running already, too."""
         self.batches.set_epoch(epoch)
-        self._epochs.restart(self.batches.epoch)
+        self._epochs.choose(self.batches.epoch)
 
     def __iter__(self) -> Iterator[TensorDict]:
         info = get_worker_info()
-        if info is None:
-            return self.batches.run(self._epochs.begin(0, None))
-        epoch = self._epochs.begin(info.id, hash((info.seed - info.id, info.num_workers)))
-        return self.batches.run(epoch, info.id, info.num_workers)
+        epoch = self._epochs.begin(info)
+        return self.batches.run(epoch) if info is None else self.batches.run(epoch, info.id, info.num_workers)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batches!r})"
 
 
 def torch_dataset(
-    ds: xr.Dataset, inference: Inference, batch_size: int | None, rows: dict[str, Any], order: dict[str, Any]
+    ds: xr.Dataset, inference: Inference, batch_size: int | None, options: dict[str, Any]
 ) -> RowsDataset | BatchesDataset:
-    """Make a dataset for torch of what `rows` say, in an `order`; see ``Dataset.td.to_torch_dataset``."""
-    known = [name for name in list(signature(open_batches).parameters)[3:] if name != "rows"]
-    for name in order.keys() - set(known):
-        there = there_are(name, [*known, *rows, "batch_dims"])
-        raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there}")
+    """Make a dataset for torch; see ``Dataset.td.to_torch_dataset``."""
+    of_rows = [*signature(open_rows).parameters][2:]
+    known = [*[*signature(open_batches).parameters][3:-1], *of_rows]
+    for name in options.keys() - set(known):
+        raise TypeError(f"to_torch_dataset: there is no option {name!r}; {there_are(name, [*known, 'batch_dims'])}")
     if batch_size is not None:
-        return BatchesDataset(open_batches(ds, inference, batch_size, **order, **rows))
+        return BatchesDataset(open_batches(ds, inference, batch_size, **options))
+    order = sorted(options.keys() - set(of_rows))
     if order:
         raise TypeError(
-            f"to_torch_dataset: {', '.join(sorted(order))} can be given with a batch_size only, which gives an "
+            f"to_torch_dataset: {', '.join(order)} can be given with a batch_size only, which gives an "
             f"IterableDataset of batches; the samples of a map-style dataset are shuffled and batched by the DataLoader"
         )
-    samples, reader = open_rows(ds, inference, **rows)
+    samples, reader = open_rows(ds, inference, **options)
     return RowsDataset(reader, samples)

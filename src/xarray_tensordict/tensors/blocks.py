@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from xarray.backends.common import BackendArray
-from xarray.core import indexing
 from zarr.storage import LocalStore
 
 from .._compat.xarray import backend_array, is_bare, on_backend, positional, read, stored_place, zarr_array
 from ..core.blocks import borders, merged_chunks, row_blocks
 from ..dataset.entries import Entry
-from ..formats.array_wrappers import FieldArray, WidenedArray
+from ..formats.array_wrappers import FieldArray, OuterArray, WidenedArray, read_outer
 from ..formats.hdf5.arrays import Hdf5Array
 from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS, reuse_memory
@@ -198,7 +196,7 @@ def _is_far(array: Any) -> bool:
     return stored is not None and not isinstance(stored.store, LocalStore)
 
 
-class HeldPiece(BackendArray):
+class HeldPiece(OuterArray):
     """Reads whole pieces of another array, and keeps the last one: what is asked for next is taken from there."""
 
     def __init__(self, array: Any, pieces: tuple[int, ...]) -> None:
@@ -207,9 +205,6 @@ class HeldPiece(BackendArray):
         self.dtype = np.dtype(array.dtype)
         self.shape = tuple(array.shape)
         self._held: tuple[tuple[slice, ...], np.ndarray[Any, Any]] | None = None
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         # xarray asks for slices that go up, and for sorted numbers
@@ -222,12 +217,11 @@ class HeldPiece(BackendArray):
                 for (first, stop), piece, size in zip(spans, self._pieces, self.shape, strict=True)
             )
             self._held = None  # not two at a time
-            self._held = hull, np.asarray(self._array[indexing.BasicIndexer(hull)])
+            self._held = hull, read_outer(self._array, hull)
         hull, values = self._held
-        for axis in reversed(range(len(key))):
-            values = values[(*(slice(None),) * axis, _moved(key[axis], hull[axis].start, self.shape[axis]))]
+        moved = [_moved(part, lead.start, size) for part, lead, size in zip(key, hull, self.shape, strict=True)]
         # what was asked for must not keep the whole piece, nor be changed with it
-        return np.array(values)
+        return np.array(read_outer(values, tuple(moved)))
 
 
 def _span(part: Any, size: int) -> tuple[int, int]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack
 
+from .._compat.tensordict import IS_0_14
 from ..quiet import without_collection
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -76,7 +76,8 @@ def rows_from_numpy(
             f"{list(values.shape[:ndim])}, not {list(size)}"
         )
     if 0 in size:
-        return _empty_stack(tuple(size)) if _stacks_can_be_empty() else NonTensorData(data="", batch_size=size)
+        # a tensordict of 0.14 cannot hold a stack without rows
+        return NonTensorData(data="", batch_size=size) if IS_0_14 else _empty_stack(tuple(size))
     rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
     with without_collection():
         return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
@@ -119,16 +120,6 @@ def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None,
         return NonTensorStack(*parts, stack_dim_name=name)
     wrapped = (row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows)
     return NonTensorStack(*wrapped, stack_dim_name=name)
-
-
-@cache
-def _stacks_can_be_empty() -> bool:
-    """Whether a tensordict can hold a stack without rows, which with tensordict 0.14 it cannot."""
-    try:
-        TensorDict({"rows": NonTensorStack()}, batch_size=[0])
-    except IndexError:
-        return False
-    return True
 
 
 def _empty_stack(size: tuple[int, ...]) -> NonTensorStack:

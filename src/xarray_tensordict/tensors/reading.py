@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -188,7 +188,11 @@ def widened_dtype(entry: Entry) -> torch.dtype | None:
 # --- what an index selects --------------------------------------------------------------------------------------------
 
 
-def read_together(requests: Sequence[tuple[Entry, Selection | None]]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
+Request: TypeAlias = "tuple[Entry, Selection | None]"
+"""An entry, and what was selected of it; None for everything."""
+
+
+def read_entries(requests: Sequence[Request]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
     """Read entries, or what was selected of each, for :func:`finish`; what dask backs is computed in one graph."""
     return read_all([_request(entry, selection) for entry, selection in requests])
 
@@ -233,7 +237,7 @@ def finish(
     batch: Sequence[int],
     names: Sequence[str | None] | None = None,
 ) -> Any:
-    """Turn what :func:`read_together` gave into the leaf of a tensordict.
+    """Turn what :func:`read_entries` gave into the leaf of a tensordict.
 
     Parameters
     ----------
@@ -414,6 +418,20 @@ def _names(batch: GroupBatch) -> Any:
     """The names of the axes, None where there are none; tensordict's types do not say that one may be None."""
     names = td_names(batch)
     return names if any(name is not None for name in names) else None
+
+
+def leave_out_times(plan: Plan) -> None:
+    """Before rows are read: leave out times that int64 nanoseconds cannot hold, which only values tell, and warn of all."""
+    times = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM"]
+    uncertain = [entry for entry in times if not entry.variable.dtype.name.endswith(("[ns]", "64"))]
+    found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])
+    for entry, values in zip(uncertain, found, strict=True):
+        try:
+            tensor_from_numpy(values, name=entry.name)
+        except (OverflowError, TypeError) as error:
+            plan.left_out[entry.name] = str(error)
+            plan.entries.remove(entry)
+    warn_left_out(plan.left_out)
 
 
 def warn_left_out(left_out: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ import xarray as xr
 from ..core.model import Key
 from ..core.naming import Dims
 from ..dataset.describe import key_of
+from ..dataset.entries import with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
 from .non_tensor import Array, flatten, nested_shape, objects
 from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
@@ -134,7 +135,7 @@ class Template:
         own = self.variables.get(leaf.name)
         values, dims, names = leaf.values, leaf.dims, list(leaf.dims)
         if own is not None:
-            values = _as_times(leaf, own) if leaf.is_tensor else values
+            values = _as_times(leaf, with_numpy_dtype(own)) if leaf.is_tensor else values
             for axis in reversed(range(leaf.batch_axes)):
                 if dims[axis] in own.dims or not {*own.dims} <= {*dims}:
                     continue
@@ -255,6 +256,10 @@ def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:
     """Whether no tensordict can hold a variable, so that it was not left out on purpose."""
+    try:
+        variable = with_numpy_dtype(variable)
+    except ValueError:
+        return True
     kind = variable.dtype.kind
     if kind == "O":
         return "calendar" in {*variable.encoding, *variable.attrs}
@@ -318,7 +323,7 @@ def _times_of_cast(leaf: Leaf, own: xr.Variable) -> Array:
 
 def _as_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
     """Strings and numbers in the dtype of the template, if that changes none of them."""
-    if values.dtype == dtype or dtype.kind not in "USTbiufc":
+    if values.dtype == dtype or not isinstance(dtype, np.dtype) or dtype.kind not in "USTbiufc":
         return values
     plain = np.dtype(dtype.kind) if dtype.kind in "US" else dtype
     wanted: tuple[type, ...] = {"U": (str,), "T": (str,), "S": (bytes,)}.get(dtype.kind, (bool, int, float, complex))
