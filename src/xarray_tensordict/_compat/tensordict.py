@@ -121,7 +121,7 @@ def indexed_names(names: list[str | None] | None, size: torch.Size, index: Any) 
     """The names of the batch dims of what an index picks; None where none has one."""
     if names is None:
         return None
-    if len(index) == 1 and (type(index[0]) is int or isinstance(index[0], torch.Tensor) and index[0].ndim == 1):
+    if len(index) == 1 and (type(index[0]) is int or (isinstance(index[0], torch.Tensor) and index[0].ndim == 1)):
         found = names[1:] if type(index[0]) is int else names  # what most reads ask for, 60 µs faster
         return found if any(name is not None for name in found) else None
     tensors = [item for item in index if isinstance(item, torch.Tensor)]

@@ -72,14 +72,16 @@ class OpenedStore:
         finally:
             with self._lock:
                 self._reads -= 1
-            if self.closed:
-                self.close()
+            self._close_unread()
 
     def close(self) -> None:
         """Close the store, once and when nothing is read from it."""
+        self.closed = True
+        self._close_unread()
+
+    def _close_unread(self) -> None:
         with self._lock:
-            self.closed = True
-            closer = None if self._reads else self.closer
+            closer = None if self._reads or not self.closed else self.closer
             if closer is not None:
                 self.closer = None
         if closer is not None:
