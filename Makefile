@@ -9,16 +9,22 @@ TORCHRL := $(CURDIR)/$(VENV)/torchrl
 # What depends on the version of tensordict: the lazy object, round trips, replay buffers, torchrl.
 TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_tensordict_that_it_is_tested_with
 
+# What depends on the versions of the libraries; the whole suite with TESTS=tests.
+TESTS ?= tests/core tests/formats tests/dataset tests/lazy
+
 .DEFAULT_GOAL := help
-.PHONY: mutation help install demo test test-torchrl test-xarray test-slow test-faults bench lint format types doctest docs screenshots dist clean
+.PHONY: mutation help install demo test test-torchrl test-oldest test-newest test-xarray test-slow test-faults fuzz bench lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
 	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
 	@echo "make test-torchrl       the tests of what tensordict does, with the current torchrl and the tensordict it asks for"
+	@echo "make test-oldest        tests with the oldest versions that are supported, in build/oldest (PYTHON=python3.11)"
+	@echo "make test-newest        tests with the newest versions there are, in build/newest (PYTHON=python3.13)"
 	@echo "make test-xarray        xarray's own suite, through this engine; CI runs it"
 	@echo "make test-slow          xarray's own suite, every corpus through every writer, worker processes"
-	@echo "make test-faults        killed writers, clusters, every scheduler: the long ones, before a release"
+	@echo "make test-faults        killed writers, clusters, every scheduler, mutated stores: the long ones, before a release"
+	@echo "make fuzz               open mutants of small stores of every kind (ARGS='--count 20000 --seed 1 --report found.jsonl')"
 	@echo "make mutation           which changes of core no test notices (mutmut; ARGS="rules voting" for some modules)"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
 	@echo "make lint               ruff format --check and ruff check"
@@ -53,6 +59,23 @@ $(TORCHRL)/.installed: constraints-torchrl.txt | $(INSTALLED)
 test-torchrl: $(TORCHRL)/.installed
 	PYTHONPATH=$(TORCHRL) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS) $(TORCHRL_TESTS)
 
+# Environments of their own: nothing of them is that of the virtual environment.
+build/%/bin/python:
+	$(PYTHON) -m venv build/$*
+	$@ -m pip install --quiet --upgrade pip
+
+build/oldest/.installed: pyproject.toml constraints-oldest.txt | build/oldest/bin/python
+	build/oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
+	touch $@
+
+build/newest/.installed: pyproject.toml | build/newest/bin/python
+	build/newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[test]" pyarrow
+	touch $@
+
+test-oldest test-newest: test-%: build/%/.installed
+	build/$*/bin/python -m pip list
+	build/$*/bin/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS) $(TESTS)
+
 test-xarray: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and not faults" $(ARGS) tests/xarray_suite
 
@@ -61,6 +84,9 @@ test-slow: $(INSTALLED)
 
 test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "slow and faults" $(ARGS)
+
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/support/fuzzing.py $(ARGS)
 
 mutation: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet "mutmut>=3.8,<3.9"

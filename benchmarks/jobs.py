@@ -92,7 +92,7 @@ def table(jobs: list[Job]) -> str:
     """The results in markdown: milliseconds, and how many times as long the others take."""
     lines = [
         "| job | this package | tensordict | xarray | other | limit | tensordict / this | xarray / this | this / limit |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for job in jobs:
         here = job.times["this package"]

@@ -40,6 +40,12 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
 
+# Of an error a page shows the message, and not the paths of the machine that built it.
+profile = Path(__file__).parent / "_build" / "ipython" / "profile_default"
+profile.mkdir(parents=True, exist_ok=True)
+(profile / "ipython_kernel_config.py").write_text('c.InteractiveShell.xmode = "Minimal"\n')
+os.environ["IPYTHONDIR"] = str(profile.parent)
+
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -51,7 +57,19 @@ napoleon_use_rtype = False
 html_theme = "pydata_sphinx_theme"
 html_title = "xarray-tensordict"
 html_static_path = ["_static"]
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "show_prev_next": True}
+html_show_sourcelink = False
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    # One line at 1280 px: the search is a button, and the pages that are looked up are under "More".
+    "navbar_align": "left",
+    "navbar_persistent": [],
+    "navbar_end": ["search-button", "theme-switcher"],
+    "header_links_before_dropdown": 7,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
 html_css_files = ["custom.css"]
 # Pages of the first level have no pages below them to list.
 html_sidebars = {"*": []}

@@ -16,7 +16,19 @@ from persistent_samples import flat, grid, zarr_path  # noqa: F401 - fixtures
 
 def pytest_report_header() -> str:
     """The versions on which most depends: the tests run with several."""
-    names = ("tensordict", "torchrl", "torch", "xarray", "zarr", "numpy")
+    names = (
+        "tensordict",
+        "torchrl",
+        "torch",
+        "xarray",
+        "dask",
+        "zarr",
+        "numcodecs",
+        "h5py",
+        "h5netcdf",
+        "numpy",
+        "pandas",
+    )
     return ", ".join(f"{name} {version(name)}" for name in names)
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -96,7 +97,39 @@ def test_the_hooks_run_the_ruff_of_the_constraints():
     assert [hook["additional_dependencies"] for hook in hooks] == [[f"ruff=={pinned}"]] * 2
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def lowest(requirement: Requirement) -> Version:
+    (bound,) = (each for each in requirement.specifier if each.operator == ">=")
+    return Version(bound.version)
+
+
+def test_the_oldest_versions_that_are_tested_are_the_lowest_that_are_allowed():
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line[0] != "#"]
+    pinned = {each.name: Version(str(each.specifier).removeprefix("==")) for each in pins}
+    expected = {name: lowest(each) for name, each in requirements().items()}
+    # dask and distributed are released together; torch is the build for CPUs of constraints.txt
+    expected |= {"distributed": lowest(requirements("test")["distributed"]), "torch": pinned["torch"]}
+    assert pinned == expected
+    assert f"torch=={pinned['torch']}\n" in (ROOT / "constraints.txt").read_text()
+
+
+def test_the_workflow_runs_targets_of_the_makefile_and_every_python_that_is_declared():
+    targets = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known = {name for line in targets for name in line.split()}
+    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
+    run = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert all(command.startswith("make ") for command in run)
+    matrix = [job["strategy"]["matrix"] for job in jobs.values()]
+    named = [each["target"] for each in jobs["versions"]["strategy"]["matrix"]["include"]]
+    named += [target for each in matrix for line in each.get("target", []) for target in line.split()]
+    named += [name for command in run for name in command.split()[1:] if re.fullmatch("[a-z-]+", name)]
+    assert set(named) - known == set()
+    assert {"test", "test-oldest", "test-newest", "lint", "types", "docs", "dist"} <= set(named)
+    classifiers = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == classifiers
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").rglob("*.yml")), ids=lambda path: path.name)
 def test_issue_templates_are_forms_that_can_be_read(path):
     form = yaml.safe_load(path.read_text())
     assert form["name"]

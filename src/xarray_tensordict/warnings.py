@@ -15,6 +15,8 @@ from pathlib import Path
 
 import xarray as xr
 
+from .core.printable import printable
+
 __all__ = [
     "IncompleteStoreWarning",
     "InferredBatchWarning",
@@ -57,4 +59,4 @@ def warn(message: str, category: type[Warning]) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(printable(message), category, stacklevel=level)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,76 @@ class TestAChosenBatch:
         with pytest.warns(UserWarning, match="Duplicate dimension names"):
             td = ds.td.to_tensordict("time")
         np.testing.assert_array_equal(td["w"].numpy(), np.moveaxis(ds["w"].values, 2, 0))
+
+
+@pytest.fixture
+def grouped(tmp_path: Path) -> Path:
+    """A store of two groups, in the first of which all arrays have two axes."""
+    group = zarr.open_group(tmp_path / "store.zarr", mode="w")
+    for name, shape in {"own": (2,), "g/obs": (6, 3), "g/act": (6, 3), "h/x": (5, 4, 2), "h/y": (5,)}.items():
+        group.create_array(name, data=np.zeros(shape))
+    return tmp_path / "store.zarr"
+
+
+class TestTheAdviceOfTheEvidence:
+    """What it says to pass is run where it is shown."""
+
+    ADVICE = re.compile(r"(?:pass (?:group='([^']*)', )?|use dt\['(.*)'\].td.to_tensordict\()batch_dims=(\d+)")
+
+    def advice(self, text: str) -> tuple[str, str, int]:
+        found = self.ADVICE.search(text)
+        assert found is not None, text
+        return found[1] or "", found[2] or "", int(found[3])
+
+    def test_at_the_root(self, grouped: Path) -> None:
+        ds = xr.open_dataset(grouped / "g", engine="tensordict")
+        assert self.advice(repr(ds.td)) == ("", "", 2)
+        assert xr.open_dataset(grouped / "g", engine="tensordict", batch_dims=2).td.batch_size == (6, 3)
+
+    def test_of_an_opened_group(self, grouped: Path) -> None:
+        ds = xr.open_dataset(grouped, engine="tensordict", group="g")
+        assert self.advice(repr(ds.td)) == ("", "", 2)
+        assert xr.open_dataset(grouped, engine="tensordict", group="g", batch_dims=2).td.batch_size == (6, 3)
+
+    def test_of_a_group_of_a_flat_dataset(self, tmp_path: Path, grouped: Path) -> None:
+        group = zarr.open_group(tmp_path / "one.zarr", mode="w")
+        for name in ("outer/g/obs", "outer/g/act"):
+            group.create_array(name, data=np.zeros((6, 3)))
+        ds = xr.open_dataset(tmp_path / "one.zarr", engine="tensordict", group="outer")
+        path, _, count = self.advice(repr(ds.td))
+        assert path == "/outer/g"
+        opened = xr.open_dataset(tmp_path / "one.zarr", engine="tensordict", group=path, batch_dims=count)
+        assert opened.td.batch_size == (6, 3)
+        assert open_persistent(tmp_path / "one.zarr", group=path, batch_dims=count).batch_size == (6, 3)
+
+    def test_of_a_node_of_a_tree(self) -> None:
+        nodes = {
+            f"/a/{name}": xr.Dataset({"x": (("t", "s"), np.zeros((size, 3)))})
+            for name, size in {"g": 6, "h": 5}.items()
+        }
+        dt: Any = xr.DataTree.from_dict(nodes)
+        found = re.search(r"use dt\['(.*)'\].td.to_tensordict\(batch_dims=(.*?)\) to take it", repr(dt.td))
+        assert found is not None
+        assert dt[found[1]].td.to_tensordict(batch_dims=ast.literal_eval(found[2])).batch_size == (6, 3)
+
+
+def test_an_array_without_names_that_a_choice_leaves_out_is_named(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "mixed.zarr", mode="w")
+    for name in ("x", "y"):
+        group.create_array(name, data=np.zeros((20, 5, 30)), dimension_names=("time", "chan", "f"))
+    group.create_array("z", data=np.zeros(20), dimension_names=("time",))
+    group.create_array("raw", data=np.zeros((20, 300)))
+    ds = xr.open_dataset(tmp_path / "mixed.zarr", engine="tensordict")
+    assert "pass batch_dims=['time', 'chan']" in repr(ds.td)
+    assert ds.td.to_tensordict()["raw"].shape == (20, 300)
+    with pytest.warns(
+        UserWarning, match=r"'raw' of shape \[20, 300\] is unbatched with batch_dims=\['time', 'chan'\].*dims="
+    ):
+        ds = xr.open_dataset(tmp_path / "mixed.zarr", engine="tensordict", batch_dims=["time", "chan"])
+    assert "raw" in ds.td.unbatched
+    named = {"raw": ("time", "sample")}
+    ds = xr.open_dataset(tmp_path / "mixed.zarr", engine="tensordict", batch_dims=["time", "chan"], dims=named)
+    assert ds.td.to_tensordict()["raw"].shape == (20, 5, 300)
 
 
 class TestArraysWithoutElements:

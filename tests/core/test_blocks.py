@@ -1,18 +1,21 @@
 """How an array is cut into blocks of rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from xarray_tensordict.core.blocks import (
     READ_BYTES,
     TINY_BYTES,
-    Extent,
     PreferredChunks,
     borders,
     merged_chunks,
     preferred_chunks,
     row_blocks,
+    with_renamed_chunks,
 )
+from xarray_tensordict.core.model import StoredArray
 
 
 @pytest.mark.parametrize(
@@ -82,14 +85,17 @@ def test_preferred_chunks_differ_from_what_is_stored():
     assert chunks.get("t", 9) == 8
     assert chunks.get("q", 9) == 9
     assert (chunks.get("t"), chunks.get("x"), chunks.get("q")) == (4, 2, None)
-    renamed = chunks.renamed({"t": "time"})
+    renamed = with_renamed_chunks({"preferred_chunks": chunks}, {"t": "time"})["preferred_chunks"]
     assert type(renamed) is PreferredChunks
     assert (renamed, renamed.stored) == ({"time": 8}, {"time": 4, "x": 2})
-    assert PreferredChunks({"t": 8, "x": 2}, {}).renamed({"t": "time"}) == {"time": 8, "x": 2}
+    plain = {"preferred_chunks": {"t": 8, "x": 2}, "dtype": "i2"}
+    assert with_renamed_chunks(plain, {"t": "time"}) == {"preferred_chunks": {"time": 8, "x": 2}, "dtype": "i2"}
+    assert with_renamed_chunks({"dtype": "i2"}, {"t": "time"}) == {"dtype": "i2"}
 
 
 def extent(shape, pieces=None, *, itemsize=1, dims="tyx", **more):
-    return Extent(tuple(dims[: len(shape)]), shape, itemsize, pieces, **more)
+    data = SimpleNamespace(shape=shape, dtype=np.dtype(f"V{itemsize}"))
+    return tuple(dims[: len(shape)]), StoredArray("x", data, (None,) * len(shape), pieces=pieces, **more)
 
 
 MB = 1 << 20
@@ -129,7 +135,7 @@ def test_many_tiny_chunks_are_read_several_at_once():
         extent((1000 * 1024,), (1024,), merges=True),
         extent((2000 * MB,), (MB,), merges=True),
     ):
-        assert preferred_chunks([as_they_are]) == [{"t": as_they_are.pieces[0]}]
+        assert preferred_chunks([as_they_are]) == [{"t": as_they_are[1].pieces[0]}]
     assert preferred_chunks([extent((1001 * 1024,), (1024,), merges=True)]) == [{"t": 1001 * 1024}]
     assert preferred_chunks([extent((1000 * 1024 + 1,), (1024,), merges=True)]) == [{"t": 1000 * 1024 + 1}]
     assert preferred_chunks([extent((2000 * (MB - 1),), (MB - 1,), merges=True)]) == [{"t": 16 * (MB - 1)}]
@@ -137,6 +143,6 @@ def test_many_tiny_chunks_are_read_several_at_once():
 
 
 def test_what_should_not_be_separated_may_be_smaller_than_what_is_read():
-    (found,) = preferred_chunks([extent((100, 6), (50, 6), stored=(10, 3))])
+    (found,) = preferred_chunks([extent((100, 6), (50, 6), encoding={"chunks": (10, 3)})])
     assert found == {"t": 50, "y": 6}
     assert (found.get("t"), found.get("y")) == (10, 3)

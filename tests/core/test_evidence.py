@@ -51,7 +51,7 @@ ROWS = (
 
 def everything() -> Iterator[tuple[str, dict]]:
     for choice in CHOICES:
-        each = {"each": True} if choice.each else {}
+        each = ({"each": True} if choice.each else {}) | ({} if choice.opened == () else {"opened": choice.opened})
         try:
             found = infer_batch(
                 choice.arrays, given=choice.given, recorded=choice.recorded, beside=choice.beside, **each

@@ -14,7 +14,7 @@ import inference_rules
 from inference_rows import Row, coord, grid, key_of, named, raw, time, var
 from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
-from xarray_tensordict.core.model import RecordedBatch
+from xarray_tensordict.core.model import RecordedBatch, path_key
 
 ROWS = [
     *inference_rows.ROWS,
@@ -146,15 +146,30 @@ def test_the_batch_that_is_found_can_be_given(arrays, recorded, group_attrs):
 
 @EVERY
 def test_what_the_evidence_says_to_pass_can_be_passed(arrays, recorded, group_attrs):
+    """What is said of a group is passed with the path of the group, and then it is the root."""
     found = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs)
-    root = found.groups[()]
-    for sentence in (root.reason, *root.notes):
-        for advice in re.findall(r"pass batch_dims=(\d+|'[^']*'|\[[^\]]*\])", sentence):
-            wanted = ast.literal_eval(advice)
-            given = infer_batch(arrays, recorded=recorded, group_attrs=group_attrs, given=wanted)
-            assert given.batch_size, sentence
+    for sentence in {sentence for batch in found.groups.values() for sentence in (batch.reason, *batch.notes)}:
+        for path, advice in re.findall(r"pass (?:group='([^']*)', )?batch_dims=(\d+|'[^']*'|\[[^\]]*\])", sentence):
+            wanted, group = ast.literal_eval(advice), path_key(path)
+            start = len(group)
+            given = infer_batch(
+                [replace(info, key=info.key[start:]) for info in arrays if info.key[:start] == group],
+                recorded={key[start:]: record for key, record in recorded.items() if key[:start] == group},
+                group_attrs={key[start:]: attrs for key, attrs in group_attrs.items() if key[:start] == group},
+                given=wanted,
+            )
             if isinstance(wanted, int):
                 assert len(given.batch_size) == wanted
+            else:
+                assert given.batch_dims == ((wanted,) if isinstance(wanted, str) else tuple(wanted)), sentence
+
+
+def test_who_did_not_vote_is_named_with_its_group():
+    arrays = [var("g/x", time=4, f=2), coord("g/c", time=4), var("g/label", kind="string", time=4)]
+    assert infer_batch(arrays).groups[()].notes == (
+        "'g/c' did not vote, because coordinates have no vote",
+        "'g/label' did not vote, because strings have no vote",
+    )
 
 
 # --- given (rule 1) ------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from tensordict import TensorDict
 
 import xarray_tensordict
 from xarray_tensordict.core import blocks
-from xarray_tensordict.core.blocks import Extent, PreferredChunks, merged_chunks, preferred_chunks, row_blocks
+from xarray_tensordict.core.blocks import PreferredChunks, merged_chunks, preferred_chunks, row_blocks
+from xarray_tensordict.core.model import StoredArray
 
 
 @pytest.fixture
@@ -191,9 +192,9 @@ def test_merged_chunks_are_whole_chunks(data, shape, target):
 
 
 def test_blocks_are_whole_chunks_of_the_arrays_beside_them():
-    first = Extent(("t", "f"), (10_000, 1 << 20), 1, None)
-    second = Extent(("t",), (10_000,), 4, (50,))
-    chunks, beside = preferred_chunks([first, second])
+    first = StoredArray("first", np.broadcast_to(np.int8(0), (10_000, 1 << 20)), (None, None))
+    second = StoredArray("second", np.zeros(10_000, "f4"), (None,), pieces=(50,))
+    chunks, beside = preferred_chunks([(("t", "f"), first), (("t",), second)])
     assert (chunks["t"], beside) == (100, {"t": 50})
     assert isinstance(chunks, PreferredChunks)
 

@@ -1,10 +1,10 @@
-"""The code of ``docs/scaling.md`` runs as it is printed, from top to bottom."""
+"""The code of ``docs/how-to/scaling.md`` runs as it is printed, from top to bottom."""
 
 import re
 import shutil
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scaling.md"
 
 
 def test_the_daily_job_runs_as_the_page_prints_it(capsys):

@@ -89,6 +89,17 @@ def test_a_reference_through_the_file_system_of_fsspec_and_by_url(reference: Pat
     assert_same_tensordict(far.to_tensordict(), expected)
 
 
+def test_a_reference_is_followed_to_the_urls_that_it_names(tmp_path: Path, store: Path, whole: xr.Dataset) -> None:
+    found = references(store)
+    for key, there in found.items():
+        if isinstance(there, list):
+            fsspec.filesystem("memory").pipe(f"/elsewhere/{key}", Path(there[0]).read_bytes())
+            found[key] = [f"memory://elsewhere/{key}"]
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": found}))
+    with xr.open_dataset(tmp_path / "refs.json", engine="tensordict") as ds:
+        np.testing.assert_array_equal(ds["t2m"], whole["t2m"])
+
+
 def test_a_reference_is_not_written_to(reference: Path) -> None:
     with pytest.raises(ValueError, match="reference to files of others"):
         open_persistent(reference, mode="r+")

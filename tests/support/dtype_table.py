@@ -40,34 +40,32 @@ WRITTEN: dict[str, Callable[[xr.Dataset, Path], Any]] = {
 
 _HEAD = """# Dtypes
 
-What each dtype of torch becomes, on every side. `python tests/support/dtype_table.py` runs each cell and writes this page; a test
-fails when the page is out of date.
+What each dtype of torch becomes in xarray and on disk. `python tests/support/dtype_table.py` runs each cell and writes this page; a
+test fails when the page is out of date.
 
-The values are never changed: `bool`, integers, floats and complex numbers that numpy has keep their dtype. Those that it
-lacks are widened without loss in the Dataset (`float32`; `complex64` for `complex32`), the torch dtype is recorded, and
-`to_tensordict` and `open_persistent` give it back bit for bit. The record is forgotten when arithmetic changes the dtype,
-and with it the values may no longer be of the narrow dtype: convert the tensor with `.to(torch.bfloat16)` then.
+Values never change. `bool`, integers, floats and complex numbers keep their dtype where numpy has it. Where numpy lacks it, the
+Dataset holds a wider dtype without loss (`float32`; `complex64` for `complex32`) and notes that of torch. `to_tensordict` and
+`open_persistent` give it back bit for bit. When arithmetic changes the dtype, the note is dropped: convert the tensor with
+`.to(torch.bfloat16)`.
 
 ## Saved by tensordict, opened here
 
-Each cell is the dtype in the Dataset (and in the tensordict of either door, where it differs). "refused" means that
-tensordict {version} itself does not write the dtype in this format.
+Each cell is the dtype in the Dataset, and in the tensordict if it differs. "refused" means that tensordict {version} itself does
+not write the dtype in this format.
 
 """
 _BETWEEN = """
 `tensordict.load` cannot load the cells marked with †, which tensordict {version} has written itself; this package can.
 
-## Written here, read by bare tensordict
+## Written here, read by plain tensordict
 
-Each cell is the dtype that bare tensordict shows for a Dataset made of such a tensor. This package gives the dtype of
-torch back from each of them. "cannot load" means that bare tensordict {version} fails on the dtype; this package opens the
-store.
+Each cell is the dtype that plain tensordict shows for a Dataset made of such a tensor. This package gives the dtype of torch back
+from each. "cannot load" means that plain tensordict {version} fails on the dtype; this package opens the store.
 
 """
 _FOOT = """
-Datetimes and timedeltas have no dtype in torch; they become int64 nanoseconds (since 1970-01-01), with NaT as the smallest
-int64. Strings are not tensors: each becomes a `str`. `longdouble` and `clongdouble` are refused by name, since neither torch
-nor zarr has them.
+Datetimes and timedeltas become int64 nanoseconds (since 1970-01-01), with NaT as the smallest int64. Each string becomes a `str`.
+`longdouble` and `clongdouble` are refused by name, since neither torch nor zarr has them.
 """
 
 

@@ -1,10 +1,10 @@
 """Batches that are given or recorded (rules 1 and 2), as calls of the pure function: what is found, warned or refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inference_rows import grid, named, raw, time, var
+from inference_rows import coord, grid, named, raw, time, var
 from xarray_tensordict.core.model import ArrayInfo, Key, RecordedBatch
 
 FORECAST = [var("t2m", time=4, lat=3, lon=5), var("late", lat=3, time=4), time(4), *grid()]
@@ -28,6 +28,7 @@ class Choice:
     each: bool = False
     recorded: Mapping[Key, RecordedBatch] = field(default_factory=dict)
     beside: list[ArrayInfo] = field(default_factory=list)
+    opened: Key | None = ()
 
 
 def sized(*sizes: int, names: tuple[str | None, ...] | None = None) -> dict[Key, RecordedBatch]:
@@ -43,7 +44,22 @@ def chosen(
     return {(): RecordedBatch(None, names, frozenset(others.split()), then, sizes or {})}
 
 
+NAMED_AND_NOT = [
+    var("x", time=20, chan=5, f=300),
+    var("y", time=20, chan=5, f=300),
+    var("z", time=20),
+    raw("raw", 20, 300),
+]
+
 GIVEN = [
+    Choice("names that leave an array without names out", NAMED_AND_NOT, ["time", "chan"]),
+    Choice("a name that an array without names fits", NAMED_AND_NOT, "time"),
+    Choice("another name than that of the batch", NAMED_AND_NOT, "chan"),
+    Choice("names that leave an array of a group out", [replace(info, key=("g", *info.key)) for info in NAMED_AND_NOT], ["time", "chan"]),
+    Choice("no choice, in a group of an opened group", [raw("g/x", 6, 3), raw("g/y", 6, 3), raw("h/x", 4, 3)], opened=("a",)),
+    Choice("no choice, in a node of a tree in memory", [raw("g/h/x", 6, 3), raw("g/h/y", 6, 3), raw("k/x", 4, 3)], opened=None),
+    Choice("no choice, over dims that the flat view calls by the group",
+           [var("g/h/x", **{"g.time": 4, "g.h.agent": 3}), var("k/x", **{"k.time": 5, "f": 2})]),
     Choice("a name", FORECAST, "time"),
     Choice("several names", FORECAST, ["lat", "time"]),
     Choice("an unknown name", FORECAST, "tiem"),
@@ -280,6 +296,42 @@ RECORDED = [
            recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
     Choice("swapped names of a variable that is gone", [var("y", time=6, lon=3, lat=4)],
            recorded=chosen("lat", others="time lon", sizes=SIZES, x="time lat lon")),
+    Choice("swapped names of one size, of a variable that is gone", [var("y", time=6, lon=3, lat=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("a variable that is gone beside others in several orders", [var("y", time=6, lon=3, lat=3), var("z", time=6, lat=3, lon=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("a variable that has another name now, and the same dims", [var("y", time=6, lat=3, lon=3)],
+           recorded=chosen("lat", others="time lon", sizes=SQUARE_SIZES, x="time lat lon")),
+    Choice("a coordinate over the new dim of a variable that is gone",
+           [var("y", step=9, lat=4), named("time", ("step",), (9,), kind="time", role="coord")],
+           recorded=chosen("time", others="lat", sizes=SIZES, x="time lat")),
+    Choice("a new dim in front of a variable that is a coordinate now", [var("y", run=2, time=6), coord("x", time=6)],
+           recorded=chosen("time", "lat", x="time lat")),
+    Choice("a renamed dim of the second of two variables", [var("x", time=6, latitude=3)],
+           recorded=chosen("lat", others="time", a="time lat", x="time lat")),
+    Choice("dims stacked over the coordinate of one of them", [var("x", time=6, place=12), coord("lat", place=12)],
+           recorded=chosen("lon", others="time lat", x="time lat lon")),
+    Choice("chosen dims stacked at another place", [var("x", time=6, s=12)],
+           recorded=chosen("lat", "lon", others="time", x="lat lon time")),
+    Choice("chosen dims behind which a feature dim has come", [var("x", time=6, channel=12)],
+           recorded=chosen("lat", "lon", others="time", x="lat lon time")),
+    Choice("a renamed dim beside one with a coordinate",
+           [var("x", step=6, latitude=3, lon=4), named("time", ("step",), (6,), kind="time", role="coord")],
+           recorded=chosen("lat", others="time lon", x="time lat lon")),
+    Choice("swapped names of the second of two variables", [var("x", time=6, lon=3, lat=4)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, a="time q", x="time lat lon")),
+    Choice("swapped names behind a variable that has none of them", [var("a", time=6), var("x", time=6, lon=3, lat=4)],
+           recorded=chosen("lat", others="time lon", sizes=SIZES, a="time", x="time lat lon")),
+    Choice("a repeated dim that is reduced once", [var("x", t=4, s=2)],
+           recorded=chosen("t", others="s", sizes={"t": 4, "s": 2}, x="t s s")),
+    Choice("two pairs of swapped names", [var("x", lon=3, lat=4), var("y", q=5, p=7)],
+           recorded=chosen("lat", "p", others="lon q", sizes={"lat": 3, "lon": 4, "p": 5, "q": 7}, x="lat lon", y="p q")),
+    Choice("two pairs of dims of one size in each other's places", [var("x", lon=3, lat=3), var("y", q=5, p=5)],
+           recorded=chosen("lat", "p", others="lon q", sizes={"lat": 3, "lon": 3, "p": 5, "q": 5}, x="lat lon", y="p q")),
+    Choice("a renamed dim after a transposition", [var("x", lon=4, latitude=3, time=6)],
+           recorded=chosen("lat", others="time lon", x="time lat lon")),
+    Choice("two renamed dims between two transposed ones", [var("x", run=2, a=3, b=4, time=6)],
+           recorded=chosen("lat", "lon", others="time run", x="time lat lon run")),
     Choice("a quantile in place of a dim", [var("x", quantile=2, lat=3, lon=4)],
            recorded=chosen("lat", "time", others="lon", sizes=SIZES, x="time lat lon")),
     Choice("a renamed dim of its size", [var("x", when=6, lat=3, lon=4)],

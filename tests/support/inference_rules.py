@@ -906,9 +906,38 @@ GROUPS = [
     Row("a sibling whose arrays do not go on with the dim",
         [var("p/mu", chain=2, draw=5), var("p/th", chain=2, draw=5, s=3), var("q/r", chain=2)],
         [("chain", 2)], "q has no draws", NAMED, groups={"p": (2,), "q": (2,)}),
+    Row("a small group with a longer batch than the group beside it",
+        [raw("g/x", 4, 3, 2), raw("g/y", 4, 3), raw("h/a", 4, 900), raw("h/b", 4, 900, 2)], [(None, 4)],
+        "all arrays of the small group lead with its batch, so it counts", SHAPE),
+    Row("a selection of no rows beside a coordinate of another dim",
+        [var("x", time=0, lat=3, lon=4), var("mask", lat=3, lon=4), coord("c", q=5)], [("time", 0)],
+        "only the mask has elements, and the coordinate has no vote", NAMED, unbatched="mask c"),
     Row("groups without voters do not count",
         [raw("a/x", 9, 2), raw("a/y", 9), raw("b/name", 4, kind="string"), raw("c/s")], [(None, 9)], "b and c have no voters", SHAPE,
         unbatched="b/name c/s"),
 ]  # fmt: skip
 
-RULES = [*NO_VOTE, *FIRST_DIM, *FURTHER_DIMS, *FEATURES, *SHAPES, *GROUPS]
+WHO_CUTS_WHAT = [
+    Row("arrays without names that hold two fifths of the numbers",
+        [var("a", row=10, f=3), var("b", row=10, f=3), raw("c", 20, 2)], [("row", 10)],
+        "less than half of the numbers have no names", NAMED, unbatched="c"),
+    Row("two arrays of as many numbers that share nothing", [raw("a", 4, 3), raw("b", 6, 2)], [],
+        "neither is the main array", NONE),
+    Row("counts beside an array that is as long as what they cut",
+        [raw("times", 900), raw("times_lengths", 4), raw("x", 4, 900), raw("y", 900)], [(None, 4)],
+        "x has the rows of the counts", SHAPE, unbatched="times y"),
+    Row("two columns of one length, with counts of two lengths",
+        [raw("a", 900), raw("a_lengths", 4), raw("b", 900), raw("b_lengths", 5)], [],
+        "both are cut, each by its own", NONE),
+    Row("bounds of rows of one element each", [raw("x", 5), raw("x_offsets", 6)], [],
+        "one entry more than rows", NONE),
+    Row("one bound too many", [raw("x", 5), raw("x_offsets", 7)], [], "these are no bounds of five rows", NONE),
+    Row("an array called n beside names that begin with an underscore",
+        [raw("n", 4), raw("_a", 900), raw("_b", 900), raw("y", 4)], [(None, 900)], "n counts nothing that has a name", SHAPE,
+        unbatched="n y"),
+    Row("counts of an array that is there, beside columns of its name",
+        [raw("njet", 4), raw("jet", 4, 2), raw("jet_pt", 900), raw("jet_eta", 900)], [(None, 900)],
+        "njet counts the jets that jet has", SHAPE, unbatched="njet jet"),
+]  # fmt: skip
+
+RULES = [*NO_VOTE, *FIRST_DIM, *FURTHER_DIMS, *FEATURES, *SHAPES, *GROUPS, *WHO_CUTS_WHAT]

@@ -7,7 +7,7 @@ checked at import.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +30,7 @@ _FRESH = frozenset(
         "xarray_tensordict.formats.hdf5.arrays",
         "xarray_tensordict.formats.memmap.levels",
         "xarray_tensordict.formats.raw.arrays",
-        "xarray_tensordict.formats.zarr.local",
+        "xarray_tensordict.formats.zarr.arrays",
     }
 )
 _MISSING = [name for name in _NEEDED if not hasattr(indexing, name)]
@@ -56,6 +56,15 @@ def remade(variable: xr.Variable, *, dims: Any = None, data: Any = None, attrs: 
     )
     new.encoding = variable.encoding
     return new
+
+
+def dataset_of(
+    variables: Mapping[Any, xr.Variable], coords: Collection[Any], attrs: Any = None, indexes: Any = None
+) -> xr.Dataset:
+    """A Dataset of variables, of which `coords` are coordinates; no index is made, for which they would be read."""
+    data = {name: variable for name, variable in variables.items() if name not in coords}
+    held = {name: variable for name, variable in variables.items() if name in coords}
+    return xr.Dataset(data, coords=xr.Coordinates(held, indexes=dict(indexes or {})), attrs=attrs)
 
 
 def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.Variable:

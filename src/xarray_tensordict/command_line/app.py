@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ..core.printable import printable
 from ..formats.registry import target_names
 
 
@@ -75,7 +76,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except (OSError, ValueError, TypeError, KeyError, NotImplementedError, ImportError) as error:
             message = error.args[0] if isinstance(error, KeyError) and error.args else error
-            raise click.ClickException(f"{message}") from error
+            raise click.ClickException(printable(message)) from error
 
 
 @click.group(
@@ -140,7 +141,7 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
         _echo_json({"batch_dims": found.batch_dims, "batch_size": found.batch_size, "reason": found.reason})
     else:
         batch = f"batch dims {list(found.batch_dims)}, batch size {list(found.batch_size)}"
-        click.echo(f"{store}: {batch} ({found.reason})")
+        click.echo(printable(f"{store}: {batch} ({found.reason})"))
 
 
 @main.command()
@@ -192,7 +193,7 @@ def convert(source: str, target: str, *, progress: bool | None, **keywords: Any)
     left_out = write(source, target, progress=sys.stderr.isatty() if progress is None else progress, **_given(keywords))
     click.echo(f"{target} written")
     if left_out:
-        click.echo(f"without {', '.join(left_out)}, which have no batch dim (--unbatched keep writes them)")
+        click.echo(f"without {printable(', '.join(left_out))}, which have no batch dim (--unbatched keep writes them)")
 
 
 @main.command()
@@ -219,6 +220,8 @@ def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywor
     else:
         click.secho(store, bold=True)
         for each in findings:
-            click.echo(f"  {click.style(f'{each.level:7}', fg=_COLOURS[each.level])} {each.about}: {each.message}")
+            click.echo(
+                f"  {click.style(f'{each.level:7}', fg=_COLOURS[each.level])} {printable(f'{each.about}: {each.message}')}"
+            )
     if bad:
         raise SystemExit(1)

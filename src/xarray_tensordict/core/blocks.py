@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from .model import StoredArray
 
 READ_BYTES = 128 << 20
 """What dask reads at once of an array without chunks: dask's own ``array.chunk-size``."""
@@ -33,12 +34,16 @@ class PreferredChunks(dict[str, int]):
     def get(self, dim: str, *default: int) -> int | None:  # type: ignore[override]
         return super().get(dim, *default) if default else self.stored.get(dim)
 
-    def renamed(self, names: Mapping[str, str]) -> PreferredChunks:
-        """The same under other names of the dims."""
-        return PreferredChunks(
-            {names.get(dim, dim): size for dim, size in self.items()},
-            {names.get(dim, dim): size for dim, size in self.stored.items()},
-        )
+
+def with_renamed_chunks(encoding: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """An encoding whose preferred chunks are under other names of the dims."""
+    chunks = encoding.get("preferred_chunks")
+    if chunks is None:
+        return dict(encoding)
+    sizes = {names.get(str(dim), str(dim)): size for dim, size in chunks.items()}
+    if isinstance(chunks, PreferredChunks):
+        sizes = PreferredChunks(sizes, {names.get(dim, dim): size for dim, size in chunks.stored.items()})
+    return {**encoding, "preferred_chunks": sizes}
 
 
 def row_blocks(shape: Sequence[int], itemsize: int, target: int) -> tuple[int, ...]:
@@ -105,63 +110,37 @@ def borders(positions: range | np.ndarray[Any, Any], step: int) -> list[int]:
     return [0, *found.tolist(), count]
 
 
-@dataclass(frozen=True)
-class Extent:
-    """An array as far as its blocks go.
-
-    Attributes
-    ----------
-    dims, shape, itemsize
-        Of the array as it is stored.
-    pieces
-        What the store reads at once: a chunk, or a shard; None where rows are read on their own.
-    stored
-        What the caller's chunks should not separate: the chunks of the store.
-    merges
-        Whether tiny pieces are to be read several at once.
-    """
-
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    itemsize: int
-    pieces: tuple[int, ...] | None
-    stored: tuple[int, ...] | None = None
-    merges: bool = False
-
-
-def preferred_chunks(extents: Sequence[Extent]) -> list[dict[str, int]]:
-    """What dask is to read at once of each array.
+def preferred_chunks(arrays: Sequence[tuple[tuple[str, ...], StoredArray]]) -> list[dict[str, int]]:
+    """What dask is to read at once of each array, given with the names of its dims.
 
     Arrays without chunks share their blocks along a dim that they lead with: the largest row among them decides, so
     that ``a + b`` works block by block.
     """
     rows: dict[tuple[str, int], int] = {}
-    for extent in extents:
-        if extent.pieces is None and extent.shape:
-            lead = (extent.dims[0], extent.shape[0])
-            own = row_blocks(extent.shape, extent.itemsize, READ_BYTES)[0]
+    leads = [(dims[0], array.shape[0]) if dims else ("", 0) for dims, array in arrays]
+    for lead, (dims, array) in zip(leads, arrays, strict=True):
+        if array.pieces is None and dims:
+            own = row_blocks(array.shape, array.dtype.itemsize, READ_BYTES)[0]
             rows[lead] = min(rows.get(lead, own), own)
-    for extent in extents:
-        lead = (extent.dims[0], extent.shape[0]) if extent.shape else ("", 0)
-        if extent.pieces is not None and lead in rows and rows[lead] < lead[1]:
+    for lead, (_, array) in zip(leads, arrays, strict=True):
+        if array.pieces and array.pieces[0] and lead in rows and rows[lead] < lead[1]:
             # where blocks can be whole chunks of the arrays beside them, they are
-            rows[lead] = max(rows[lead] // extent.pieces[0] * extent.pieces[0], 1) if extent.pieces[0] else rows[lead]
-    return [_preferred(extent, rows) for extent in extents]
+            rows[lead] = max(rows[lead] // array.pieces[0] * array.pieces[0], 1)
+    return [_preferred(dims, array, rows) for dims, array in arrays]
 
 
-def _preferred(extent: Extent, rows: Mapping[tuple[str, int], int]) -> dict[str, int]:
-    if not extent.shape:
+def _preferred(dims: tuple[str, ...], array: StoredArray, rows: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    if not dims:
         return {}
-    if extent.pieces is None:
-        blocks = row_blocks(extent.shape, extent.itemsize, READ_BYTES)
-        lead = rows[extent.dims[0], extent.shape[0]]
-        return PreferredChunks(zip(extent.dims, (lead, *blocks[1:]), strict=True), {})
-    pieces = extent.pieces
-    size = extent.itemsize * math.prod(pieces)
-    count = math.prod(-(-full // max(piece, 1)) for full, piece in zip(extent.shape, pieces, strict=True))
-    if extent.merges and size < TINY_BYTES and count > TINY_COUNT:
-        pieces = merged_chunks(pieces, extent.shape, extent.itemsize, 16 * TINY_BYTES)
-    stored = extent.stored if extent.stored is not None else extent.pieces
+    shape, itemsize, pieces = array.shape, array.dtype.itemsize, array.pieces
+    if pieces is None:
+        blocks = row_blocks(shape, itemsize, READ_BYTES)
+        return PreferredChunks(zip(dims, (rows[dims[0], shape[0]], *blocks[1:]), strict=True), {})
+    # what the caller's chunks should not separate
+    stored = array.encoding.get("chunks") or array.encoding.get("chunksizes") or pieces
+    count = math.prod(-(-full // max(piece, 1)) for full, piece in zip(shape, pieces, strict=True))
+    if array.merges and itemsize * math.prod(pieces) < TINY_BYTES and count > TINY_COUNT:
+        pieces = merged_chunks(pieces, shape, itemsize, 16 * TINY_BYTES)
     if pieces == stored:
-        return dict(zip(extent.dims, pieces, strict=True))
-    return PreferredChunks(zip(extent.dims, pieces, strict=True), dict(zip(extent.dims, stored, strict=True)))
+        return dict(zip(dims, pieces, strict=True))
+    return PreferredChunks(zip(dims, pieces, strict=True), dict(zip(dims, stored, strict=True)))

@@ -277,7 +277,7 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], s
     found: dict[str, str] = {}
     unclear: set[str] = set()
     for variable, before in record.axes.items():
-        info = ballot.by_path.get(variable)
+        info = ballot.by_path.get(variable) or _in_place_of(before, ballot)
         if info is None:
             continue
         after = tuple(map(str, info.dims))
@@ -296,6 +296,12 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], s
     return found, unclear - found.keys()
 
 
+def _in_place_of(before: Sequence[str], ballot: Ballot) -> ArrayInfo | None:
+    """An array with just these dims, where the one that was recorded has another name now; None where they differ in the order."""
+    found = [info for info in ballot.arrays if set(info.dims) == set(before)]
+    return found[0] if len({info.dims for info in found}) == 1 else None
+
+
 def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
     """The dims that are gone and those that are new, between each two dims that stayed.
 
@@ -308,7 +314,7 @@ def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[
     if stayed != [dim for dim in after if dim in before]:
         olds, news = ([dim for dim in some if dim not in stayed] for some in (before, after))
         # transposed: of one that is gone and one that is new the places do not matter, of several nobody knows them
-        return [(olds, news)] if len(olds) == len(news) == 1 else [([dim], news * 2) for dim in olds]
+        return [(olds, news)] if len(olds) == len(news) == 1 else []
     found = []
     for dim in stayed:
         found.append((before[: before.index(dim)], after[: after.index(dim)]))

@@ -9,6 +9,9 @@ import msgspec
 
 T = TypeVar("T")
 
+LARGEST = 64 << 20
+"""How many bytes one value may have that is read when a store is opened, decompressed."""
+
 
 def parse(content: bytes | str, kind: type[T], what: str) -> T:
     """A document of a store, which is JSON, as a type.

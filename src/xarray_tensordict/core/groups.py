@@ -25,6 +25,7 @@ class Group:
     where: str
     attrs: Mapping[str, Any]
     record: RecordedBatch | None
+    opened: Key | None
     own: list[ArrayInfo] = field(default_factory=list)
     children: list[Group] = field(default_factory=list)
     beside: Sequence[Group] = ()
@@ -63,7 +64,7 @@ class Group:
             }
         voters = tuple(info for info in self.own if info.key[-1] not in silent)
         where = f"{self.where}, group {group_name(self.key)!r}" if self.key else self.where
-        return Ballot(voters, silent, tuple(self.own), self.above, where)
+        return Ballot(voters, silent, tuple(self.own), self.above, where, self.key, self.opened)
 
     @cached_property
     def above(self) -> tuple[ArrayInfo, ...]:
@@ -135,7 +136,7 @@ class Group:
         """What it has whatever stands beside it."""
         what = self.private or self.sparse
         if what:
-            return no_batch(f"it is {what}", did_not_vote(self.ballot.silent))
+            return no_batch(f"it is {what}", did_not_vote(self.ballot.silent, self.key))
         if self.asks_children:
             return self._of_children
         return self.of_its_own if self.of_its_own.sizes else self._of_empty() or self.of_its_own
@@ -170,7 +171,7 @@ class Group:
     @cached_property
     def _of_children(self) -> GroupBatch:
         """Rule 6: it takes what all groups in it share; those without voters do not count."""
-        notes = did_not_vote(self.ballot.silent)
+        notes = did_not_vote(self.ballot.silent, self.key)
         if self.ballot.voters:
             own = names_of(info.key for info in self.ballot.voters)
             notes = [f"{own} beside the groups did not count, because the groups hold nearly all numbers", *notes]
@@ -208,6 +209,7 @@ def group_arrays(
     attrs: Mapping[Key, Mapping[str, Any]],
     recorded: Mapping[Key, RecordedBatch],
     where: str,
+    opened: Key | None = (),
 ) -> dict[Key, Group]:
     """Sort arrays into their groups; those above one that has arrays or records a batch are there too."""
     arrays = list(arrays)
@@ -215,7 +217,7 @@ def group_arrays(
     groups: dict[Key, Group] = {}
     for key in sorted({each[:length] for each in keys for length in range(len(each) + 1)}):
         parent = groups[key[:-1]] if key else None
-        groups[key] = Group(key, parent, where, attrs.get(key, {}), recorded.get(key))
+        groups[key] = Group(key, parent, where, attrs.get(key, {}), recorded.get(key), opened)
         if parent is not None:
             parent.children.append(groups[key])
     for info in arrays:

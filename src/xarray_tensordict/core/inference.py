@@ -49,6 +49,7 @@ def infer_batch(
     group_attrs: Mapping[Key, Mapping[str, Any]] | None = None,
     beside: Iterable[ArrayInfo] = (),
     where: str = "the dataset",
+    opened: Key | None = (),
 ) -> Inference:
     """Decide which leading dims are the batch.
 
@@ -69,6 +70,9 @@ def infer_batch(
         The arrays of the groups beside this one, under keys like ``("posterior", "mu")``, where it is not a root.
     where
         How messages call the store.
+    opened
+        The path of the root in its store: the evidence of another group says what to pass as ``group=``. None for a tree in
+        memory, whose evidence says ``dt[...]``.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def infer_batch(
     """
     ordered = tuple(arrays)
     by_name = sorted(ordered, key=lambda info: info.key)
-    groups = group_arrays(by_name, group_attrs or {}, recorded or {}, where)
+    groups = group_arrays(by_name, group_attrs or {}, recorded or {}, where, opened)
     groups[()].beside = group_arrays(sorted(beside, key=lambda info: info.key), {}, {}, where)[()].children
     decisions = _Decisions(each)
     decisions.decide(groups[()], None, given)
@@ -201,7 +205,10 @@ class _Decisions:
         if group.asks_children:
             ballot = replace(ballot, voters=tuple(group.voters_below))
             _check_one_size(ballot, given)
-        return by_given(ballot, given, self._recorded(group, None) or group.inferred)
+        found = self._recorded(group, None) or group.inferred
+        batch = by_given(ballot, given, found)
+        self.warnings.extend(_no_longer_batched(ballot, found, batch))
+        return batch
 
     def _recorded(self, group: Group, parent: GroupBatch | None) -> GroupBatch | None:
         batch, warnings = group.recorded(parent)
@@ -213,6 +220,18 @@ def _followed(parent: GroupBatch | None) -> GroupBatch | None:
     if parent is None or not parent.sizes:
         return None
     return GroupBatch(parent.dims, parent.sizes, "inherited", "it follows the group above it")
+
+
+def _no_longer_batched(ballot: Ballot, found: GroupBatch, given: GroupBatch) -> list[str]:
+    """A sentence for each array without names that leads with the batch that is found, and not with more dims that are given."""
+    if not set(given.dims).intersection(found.dims):
+        return []
+    return [
+        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} is unbatched with batch_dims={list(given.dims)}: its "
+        f"axes have no names, and it does not lead with {list(given.sizes)}; name its axes with dims="
+        for info in ballot.voters
+        if None in info.dims and classify(info, found) == "batched" and classify(info, given) == "unbatched"
+    ]
 
 
 def _sizes_of(info: ArrayInfo, dim: str) -> list[int]:

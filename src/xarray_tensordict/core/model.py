@@ -188,6 +188,11 @@ class StoredGroup:
     incomplete: str | None = None
 
 
+MOST_GROUPS = 100_000
+DEEPEST_GROUP = 32
+"""How many groups a store may have that is opened whole, and how deep."""
+
+
 class Store(Protocol):
     """An open store, whatever its format."""
 
@@ -206,8 +211,26 @@ class Store(Protocol):
 
 
 def walk(store: Store) -> Iterator[StoredGroup]:
-    """Yield the groups of a store, parents first; groups that the format keeps for itself are left out of their parents."""
-    yield from _walk(store, store.group())
+    """Yield the groups of a store, parents first; groups that the format keeps for itself are left out of their parents.
+
+    Raises
+    ------
+    ValueError
+        Where there are too many, or too deep ones: a store of links to itself never ends.
+    """
+    for number, group in enumerate(_walk(store, store.group()), 1):
+        check_size(store.description, number, group.key)
+        yield group
+
+
+def check_size(description: str, number: int, key: Key) -> None:
+    """Raise where a store has more groups than one may have that is opened whole, or where the group at `key` is too deep."""
+    if number > MOST_GROUPS or len(key) > DEEPEST_GROUP:
+        most = f"{MOST_GROUPS} groups" if number > MOST_GROUPS else f"{DEEPEST_GROUP} levels of groups"
+        raise ValueError(
+            f"{description}: expected at most {most}, found more, the last one {group_name(key)!r:.200}; open a part of it with "
+            f"group=..."
+        )
 
 
 def _walk(store: Store, group: StoredGroup) -> Iterator[StoredGroup]:

@@ -262,6 +262,21 @@ def renamed_batches(
     return renamed
 
 
+def local_dim(dim: str, group: Key) -> str:
+    """A dim of the flat view as its group calls it.
+
+    Examples
+    --------
+    >>> local_dim("data.demo_0.time", ("data", "demo_0", "next")), local_dim("data.time", ("other",))
+    ('time', 'data.time')
+    """
+    for length in range(len(group), 0, -1):
+        prefix = ".".join(group[:length]) + "."
+        if dim.startswith(prefix) and len(dim) > len(prefix):
+            return dim[len(prefix) :]
+    return dim
+
+
 def settle_sizes(
     named: Mapping[Key, Dims], shapes: Mapping[Key, tuple[int, ...]], fixed: Mapping[str, int]
 ) -> tuple[dict[Key, Dims], list[str]]:

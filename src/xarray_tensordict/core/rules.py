@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from .features import MADE_UP, Dims, feature_dims, is_marked, is_time, is_time_name
-from .model import ArrayInfo, EvidenceKind, GroupBatch, elements
+from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, elements, group_name
+from .naming import local_dim
 from .voting import NOT_NUMERIC, Silent, did_not_vote, names_of
 
 
@@ -32,6 +34,10 @@ class Ballot:
         The named arrays of the groups above it. Together with `arrays` they say what a dim is.
     where
         How messages call the group.
+    key
+        The path of the group.
+    opened
+        See :func:`.inference.infer_batch`.
     """
 
     voters: tuple[ArrayInfo, ...]
@@ -39,6 +45,18 @@ class Ballot:
     arrays: tuple[ArrayInfo, ...]
     above: tuple[ArrayInfo, ...]
     where: str
+    key: Key = ()
+    opened: Key | None = ()
+
+    def to_choose(self, given: Sequence[str] | int) -> str:
+        """What to pass, or to call, so that this group has another batch: names of dims, or a count of axes."""
+        names = [] if isinstance(given, int) else [local_dim(dim, self.key) for dim in given]
+        batch_dims: Any = names[0] if len(names) == 1 else names or given
+        if not self.key:
+            return f"pass batch_dims={batch_dims!r}"
+        if self.opened is None:
+            return f"use dt[{'/'.join(self.key)!r}].td.to_tensordict(batch_dims={batch_dims!r})"
+        return f"pass group={group_name((*self.opened, *self.key))!r}, batch_dims={batch_dims!r}"
 
     @cached_property
     def reach(self) -> tuple[ArrayInfo, ...]:
@@ -119,7 +137,7 @@ def find_batch(ballot: Ballot) -> GroupBatch:
     found = by_named_dims(ballot)
     if found is None and any(info.dims[0] is None for info in ballot.voters):
         found = by_shape(ballot)
-    return with_notes(found or _nothing(ballot), did_not_vote(ballot.silent))
+    return with_notes(found or _nothing(ballot), did_not_vote(ballot.silent, ballot.key))
 
 
 # -- rule 3: named dims ------------------------------------------------------------------------------------------------
@@ -186,7 +204,7 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
         covered, dims, stop = _one_further(covered, dims, ballot)
     marked = all(is_marked(dim) for dim in dims)
     if len(dims) > 1 and not marked and all(len(info.shape) == len(dims) for info in covered):
-        stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {_pass(dims)} to take it"
+        stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {ballot.to_choose(dims)} to take it"
         covered, dims = best.leads, dims[:1]
     evidence: EvidenceKind = "unlimited dim" if best.dim in ballot.unlimited else "shared named dims"
     what = " and ".join(map(repr, dims)) + (" lead" if len(dims) > 1 else " leads")
@@ -216,7 +234,7 @@ def _one_further(
     if len(further) > 1:
         most = max(further, key=lambda dim: (elements(ballot.holders[dim]), dim))
         go_on = f"the arrays go on with {' or '.join(map(repr, further[:4]))}"
-        return covered, dims, f"{go_on}; {_pass((*dims, most))} to take {most!r} as well"
+        return covered, dims, f"{go_on}; {ballot.to_choose((*dims, most))} to take {most!r} as well"
     dim = further[0]
     on = tuple(info for info in longer if info.dims[length] == dim)
     behind = {name for info in on for name in info.dims[length + 1 :]} & ballot.stops.keys()
@@ -230,7 +248,7 @@ def _one_further(
     ]
     if apart or without:
         why = f"it is elsewhere in {_names(apart)}" if apart else f"it is not in {_names(without)}"
-        return covered, dims, f"{dim!r} is not taken as well: {why}; {_pass((*dims, dim))} to take it"
+        return covered, dims, f"{dim!r} is not taken as well: {why}; {ballot.to_choose((*dims, dim))} to take it"
     return on, (*dims, dim), None
 
 
@@ -245,10 +263,6 @@ def _names(arrays: Iterable[ArrayInfo]) -> str:
     return names_of([info.key for info in arrays])
 
 
-def _pass(dims: Sequence[str]) -> str:
-    return f"pass batch_dims={dims[0]!r}" if len(dims) == 1 else f"pass batch_dims={list(dims)}"
-
-
 def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
     """The dim that came second, why it lost, and what to pass to get it."""
     others = [each for each in ballot.contenders if each.dim not in dims and each.leads]
@@ -260,7 +274,7 @@ def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
         ranks = zip(_PREFERRED, best.rank, other.rank, strict=True)
         why = f"{best.dim!r} " + next(word for word, one, two in ranks if one != two)
     return [
-        f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {_pass([other.dim])} to take it instead"
+        f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {ballot.to_choose([other.dim])} to take it instead"
     ]
 
 
@@ -273,7 +287,7 @@ def _nothing(ballot: Ballot) -> GroupBatch:
     if ballot.contenders:
         best = max(ballot.contenders, key=lambda each: (each.preferred, elements(ballot.holders[each.dim])))
         why = best.lost.format(_names(best.elsewhere))
-        notes = [f"{best.dim!r} is not taken: {why}; {_pass([best.dim])} to take it"]
+        notes = [f"{best.dim!r} is not taken: {why}; {ballot.to_choose([best.dim])} to take it"]
     firsts = dict.fromkeys(info.dims[0] for info in ballot.voters)
     names = sorted(dim for dim in firsts if dim is not None and ballot.stops.get(dim) != MADE_UP)
     if not names:
@@ -315,7 +329,7 @@ def by_shape(ballot: Ballot, *, at_most: int | None = None) -> GroupBatch | None
     prefix = _shared_prefix(voters)
     if prefix:
         who = f"all {len(voters)} numeric arrays share" if len(voters) > 1 else f"{_names(voters)} has"
-        return _from_shape(prefix, voters, who, at_most)
+        return _from_shape(prefix, voters, who, at_most, ballot)
     return _by_majority(ballot, at_most)
 
 
@@ -336,17 +350,20 @@ def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
         return None
     voters = [info for info in ballot.voters if info.shape[0] == size]
     share = f"{len(members)} of {len(electors)} arrays, with {most / held.total():.1%} of the elements, share"
-    found = _from_shape(_shared_prefix(voters or members), voters or members, share, at_most)
+    found = _from_shape(_shared_prefix(voters or members), voters or members, share, at_most, ballot)
     others = [info for info in ballot.voters if info.shape[0] != size]
     return with_notes(found, [f"{_names(others)} lead with other sizes"] if others else [])
 
 
-def _from_shape(prefix: tuple[int, ...], arrays: Sequence[ArrayInfo], who: str, at_most: int | None) -> GroupBatch:
+def _from_shape(
+    prefix: tuple[int, ...], arrays: Sequence[ArrayInfo], who: str, at_most: int | None, ballot: Ballot
+) -> GroupBatch:
     note = ""
     if at_most is not None:
         prefix = prefix[:at_most]
     elif len(prefix) > 1 and all(len(info.shape) == len(prefix) for info in arrays):
-        note = f"; the axes behind it are taken as features, since nothing else would be left; pass batch_dims={len(prefix)} to take them"
+        to_take = ballot.to_choose(len(prefix))
+        note = f"; the axes behind it are taken as features, since nothing else would be left; {to_take} to take them"
         prefix = prefix[:1]
     what = f"the leading size {prefix[0]}" if len(prefix) == 1 else f"the leading sizes {list(prefix)}"
     return GroupBatch(names_at(arrays, len(prefix)), prefix, "shared shape", f"{who} {what}{note}")

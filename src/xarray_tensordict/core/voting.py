@@ -33,7 +33,10 @@ def silent_members(
         The names of the groups in it, each with the leading sizes of its arrays.
     """
     claimed: Silent = {}
-    for owner, owned in (("the group", attrs), *((repr(info.key[-1]), info.attrs) for info in arrays if info.attrs)):
+    for owner, owned in (
+        ("the group", attrs),
+        *((repr("/".join(info.key)), info.attrs) for info in arrays if info.attrs),
+    ):
         for attr, names in _references(owned):
             new = [name for name in names if name not in claimed]
             claimed |= dict.fromkeys(new, f"the attribute {attr!r} of {owner} refers to it")
@@ -122,7 +125,7 @@ _PAIRS = {  # names in one group: what cuts, what is cut, whether the first has 
 }
 
 
-def ragged_members(arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[int]]) -> Silent:
+def ragged_members(arrays: Sequence[ArrayInfo], groups: Mapping[str, Iterable[int]]) -> Silent:
     """Find the members whose rows are not those of the group: values that a partner cuts, and the bounds of rows.
 
     Names are compared without case.
@@ -142,11 +145,12 @@ def ragged_members(arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[in
     """
     members = _Members(arrays, groups)
     found: Silent = {}
+    group = arrays[0].key[:-1] if arrays else ()
     for name in members.partners:
         for whole, votes in members.cut_by(name):
-            found[whole] = f"{name!r} cuts it into rows"
+            found[whole] = f"{'/'.join((*group, name))!r} cuts it into rows"
             if not votes:
-                found.setdefault(name, f"it holds the bounds of the rows of {whole!r}")
+                found.setdefault(name, f"it holds the bounds of the rows of {'/'.join((*group, whole))!r}")
     return found
 
 
@@ -177,10 +181,11 @@ class _Members:
             if stem != name and stem in self.called and self._cuts(partner, self.called[stem], votes=votes):
                 yield self.called[stem], votes
         # beside the two there may be a mask; a table that happens to have such columns has more
-        wholes, votes = _PAIRS.get(name, ((), True)) if len(self.leading) <= 3 else ((), True)
-        for each in wholes:
-            if each in self.called and self._fits(partner, self.called[each]):
-                yield self.called[each], votes
+        if name in _PAIRS and len(self.leading) <= 3:
+            wholes, votes = _PAIRS[name]
+            for each in wholes:
+                if each in self.called and self._fits(partner, self.called[each]):
+                    yield self.called[each], votes
         yield from self._columns_cut_by(partner)
 
     def _fits(self, partner: str, whole: str) -> bool:
@@ -225,11 +230,11 @@ class _Members:
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def did_not_vote(silent: Mapping[str, str]) -> list[str]:
-    """Say who did not vote, one sentence for each reason."""
+def did_not_vote(silent: Mapping[str, str], group: Key) -> list[str]:
+    """Say which members of a group did not vote, one sentence for each reason."""
     reasons: dict[str, list[Key]] = {}
     for name, reason in sorted(silent.items()):
-        reasons.setdefault(reason, []).append((name,))
+        reasons.setdefault(reason, []).append((*group, name))
     return [f"{names_of(keys)} did not vote, because {reason}" for reason, keys in sorted(reasons.items())]
 
 

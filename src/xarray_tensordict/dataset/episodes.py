@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
-from .._compat.xarray import data_of
+from .._compat.xarray import data_of, dataset_of, remade
 from ..core.features import is_made_up, is_marked, is_time_name
 from ..core.inference import infer_batch
 from ..core.model import Inference
@@ -126,7 +126,7 @@ def _with_rows(flat: xr.Dataset) -> tuple[xr.Dataset, Inference]:
     if not found.batch_size:
         return flat, found
     rows = {
-        name: xr.Variable(("batch_0", *v.dims[1:]), data_of(v), v.attrs, v.encoding)
+        name: remade(v, dims=("batch_0", *v.dims[1:]))
         for name, v in flat.variables.items()
         if found.classes.get(key_of(name)) == "batched"
     }
@@ -230,9 +230,7 @@ def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, take
     moved = {key: _with_common_dims(variable, dim) for key, variable in rows.items()}
     coords = frozenset(str(name) for name in ds.coords)
     # the index of a row is made when all rows are there
-    held = xr.Coordinates({key: variable for key, variable in moved.items() if key in coords}, indexes={})
-    data = {key: variable for key, variable in moved.items() if key not in coords}
-    return _Episode(xr.Dataset(data, coords=held, attrs=ds.attrs), single, coords)
+    return _Episode(dataset_of(moved, coords, ds.attrs), single, coords)
 
 
 def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
@@ -241,7 +239,7 @@ def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
     names: list[str] = [dim]
     for name, size in zip(first.dims[1:], first.shape[1:], strict=True):
         names.append(feature_name(size, {*names, *map(str, first.dims)}) if is_marked(str(name)) else str(name))
-    moved = xr.Variable(names, data_of(first), first.attrs, fastpath=True)
+    moved = remade(first, dims=tuple(names))
     moved.encoding = variable.encoding
     return moved
 
@@ -423,12 +421,7 @@ def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr
     data = {name: column for name, column in columns.items() if name not in coords}
     whole = rest.assign(data).assign_coords(coords)
     names = [name for name in (*like.variables, *rest.variables) if name in whole.variables]
-    ordered = {name: whole.variables[name] for name in names}
-    return xr.Dataset(
-        {name: variable for name, variable in ordered.items() if name not in whole.coords},
-        coords=xr.Coordinates({name: v for name, v in ordered.items() if name in whole.coords}, whole.xindexes),
-        attrs=rest.attrs,
-    )
+    return dataset_of({name: whole.variables[name] for name in names}, whole.coords, rest.attrs, whole.xindexes)
 
 
 def _differing_attrs(attrs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import xarray as xr
 
+from ..core.blocks import with_renamed_chunks
 from ..core.model import Key, group_name
+from ..core.naming import free_name
 
 
 def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Dataset], list[str]]:
@@ -36,7 +38,7 @@ def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Datase
         own = {str(dim): ds.variables[dim] for dim in ds.dims if dim in ds.variables and ds[dim].dims == (dim,)}
         for dim, variable in own.items():
             if dim in above and not variable.equals(above[dim]):
-                names[dim] = _free_name(f"{dim}_{key[-1]}", {*ds.variables, *ds.dims, *above})
+                names[dim] = free_name(f"{dim}_{key[-1]}", map(str, {*ds.variables, *ds.dims, *above}))
                 told.append(
                     f"the coordinate {dim!r} of {group_name(key)!r} differs from that of the group above, so its dim is "
                     f"called {names[dim]!r}"
@@ -46,21 +48,12 @@ def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Datase
     return fitted, told
 
 
-def _free_name(name: str, taken: Collection[object]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
 def _with_dims(ds: xr.Dataset, names: Mapping[str, str]) -> xr.Dataset:
     if not names:
         return ds
     moved = ds.rename_dims(names)
     for variable in moved.variables.values():
-        chunks = variable.encoding.get("preferred_chunks")
-        if chunks:
-            renamed = {names.get(str(dim), dim): size for dim, size in chunks.items()}
-            variable.encoding = {**variable.encoding, "preferred_chunks": renamed}
+        variable.encoding = with_renamed_chunks(variable.encoding, names)
     unlimited = ds.encoding.get("unlimited_dims")
     moved.encoding = dict(ds.encoding)
     if unlimited:

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from xarray.core import indexing
 
-from .._compat.xarray import data_of
+from .._compat.xarray import data_of, remade
 from ..formats.array_wrappers import OuterArray, read_outer
 from ..formats.raw.arrays import counted_from_start
 
@@ -114,17 +114,14 @@ def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     # xarray's own rules for attributes, encoding and dtype
     like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
     data = indexing.LazilyIndexedArray(JoinedRows([data_of(part) for part in parts], like.dtype))
-    joined = xr.Variable(like.dims, data, like.attrs, fastpath=True)
-    joined.encoding = like.encoding
+    joined = remade(like, data=data)
     chunks = tuple(size for part in parts for size in row_chunks(part.shape, part.dtype))
     # to find a name by their contents, dask would pickle all parts
     return joined.chunk({dim: chunks}, name=f"joined-{uuid.uuid4().hex}")
 
 
 def _without_rows(part: xr.Variable) -> xr.Variable:
-    empty = xr.Variable(part.dims, np.empty((0, *part.shape[1:]), part.dtype), part.attrs, fastpath=True)
-    empty.encoding = part.encoding
-    return empty
+    return remade(part, data=np.empty((0, *part.shape[1:]), part.dtype))
 
 
 @lru_cache(2**12)

@@ -11,10 +11,9 @@ import xarray as xr
 from xarray.backends.common import NONE_VAR_NAME
 from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
-from xarray.core.coordinates import Coordinates
 
-from .._compat.xarray import data_of
-from ..core.blocks import Extent, PreferredChunks, preferred_chunks
+from .._compat.xarray import dataset_of, remade
+from ..core.blocks import preferred_chunks, with_renamed_chunks
 from ..core.inference import BatchDims, infer_batch, may_have_more
 from ..core.metadata import UNBATCHED_NAME
 from ..core.model import (
@@ -226,6 +225,7 @@ def _infer(
         "recorded": {**_recorded_in_attrs(groups), **recorded},
         "group_attrs": {key: group.attrs for key, group in groups.items()},
         "where": store.description,
+        "opened": path_key(options.group),
     }
     found = infer_batch(infos.values(), **asked)
     enclosing = store.enclosing() if options.group and may_have_more(found, infos.values()) else None
@@ -288,18 +288,8 @@ def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims])
         for name, array in group.arrays.items()
         if array.shape and not array.non_tensor and "preferred_chunks" not in array.encoding
     }
-    extents = [
-        Extent(
-            named[key],
-            array.shape,
-            array.dtype.itemsize,
-            array.pieces,
-            array.encoding.get("chunks") or array.encoding.get("chunksizes"),
-            array.merges,
-        )
-        for key, array in lazy.items()
-    ]
-    for array, chunks in zip(lazy.values(), preferred_chunks(extents), strict=True):
+    described = [(named[key], array) for key, array in lazy.items()]
+    for array, chunks in zip(lazy.values(), preferred_chunks(described), strict=True):
         array.encoding["preferred_chunks"] = chunks
 
 
@@ -348,19 +338,10 @@ def _assemble(layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) ->
 
 def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
     """A variable of a nested group in the flat view: other dims, and no reference to names of its own group."""
-    encoding = {
-        name: value for name, value in variable.encoding.items() if name not in {"coordinates", "preferred_chunks"}
-    }
-    if "preferred_chunks" in variable.encoding:
-        chunks = variable.encoding["preferred_chunks"]
-        renamed = isinstance(chunks, PreferredChunks)
-        encoding["preferred_chunks"] = (
-            chunks.renamed(dims) if renamed else {dims.get(str(dim), dim): size for dim, size in chunks.items()}
-        )
-    moved = xr.Variable(
-        [dims.get(str(dim), str(dim)) for dim in variable.dims], data_of(variable), variable.attrs, fastpath=True
+    moved = remade(variable, dims=tuple(dims.get(str(dim), str(dim)) for dim in variable.dims))
+    moved.encoding = with_renamed_chunks(
+        {name: value for name, value in variable.encoding.items() if name != "coordinates"}, dims
     )
-    moved.encoding = encoding
     return moved
 
 
@@ -436,11 +417,10 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
 def _dataset(
     variables: Mapping[str, xr.Variable], coord_names: set[str], attrs: dict[str, Any], unlimited: Iterable[str]
 ) -> xr.Dataset:
-    data: dict[Any, xr.Variable] = {name: variable for name, variable in variables.items() if name not in coord_names}
-    coords = {name: variable for name, variable in variables.items() if name in coord_names}
-    if NONE_VAR_NAME in data:
-        data[None] = data.pop(NONE_VAR_NAME)
-    ds = xr.Dataset(data, coords=Coordinates(coords, indexes={}), attrs=attrs)
+    named: dict[Any, xr.Variable] = dict(variables)
+    if NONE_VAR_NAME in named.keys() - coord_names:
+        named[None] = named.pop(NONE_VAR_NAME)
+    ds = dataset_of(named, coord_names, attrs)
     ds.encoding = {"unlimited_dims": set(unlimited)} if unlimited else {}
     return ds
 

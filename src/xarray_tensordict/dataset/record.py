@@ -14,11 +14,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import xarray as xr
 
+from ..core.documents import checked
 from ..core.features import feature_dims
 from ..core.inference import infer_batch
-from ..core.metadata import BATCH_DIMS_ATTR
+from ..core.metadata import BATCH_DIMS_ATTR, parse_attribute
 from ..core.model import ArrayInfo, Inference, Key, RecordedBatch, path_key
 from ..warnings import InferredBatchWarning, warn
 from .describe import describe_dataset
@@ -41,27 +43,26 @@ def read_record(attrs: Mapping[Any, Any], where: str = "the dataset") -> dict[Ke
     text = attrs.get(BATCH_DIMS_ATTR)
     if text is None:
         return {}
+    what = f"{where}: attrs[{BATCH_DIMS_ATTR!r}]"
     try:
-        value = json.loads(text) if isinstance(text, (str, bytes)) else text
-    except json.JSONDecodeError:
-        value = None
-    groups = dict(value) if isinstance(value, dict) else {"": value}
-    in_front = groups.pop(_IN_FRONT, [])
-    axes = groups.pop(_AXES, {})
-    sizes = groups.pop(_SIZES, {})
-    are_sizes = isinstance(sizes, dict) and all(type(size) is int for size in sizes.values())
-    for names in (*groups.values(), in_front, *(axes.values() if isinstance(axes, dict) else [axes])):
-        if not (are_sizes and isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ValueError(
-                f"{where}: expected a JSON list of dim names in attrs[{BATCH_DIMS_ATTR!r}], found {text!r}; set it with "
-                f"ds.td.set_batch_dims(...) or delete it"
-            )
-    dims = {variable: tuple(names) for variable, names in axes.items()}
+        value = parse_attribute(text, object, what)
+        groups = dict(value) if isinstance(value, dict) else {"": value}
+        extra = {name.removeprefix("/"): groups.pop(name) for name in (_IN_FRONT, _AXES, _SIZES) if name in groups}
+        record = checked({"groups": groups, **extra}, _Record, what)
+    except ValueError as error:
+        raise ValueError(f"{error}. Set it with ds.td.set_batch_dims(...), or delete it") from None
     found = {}
-    for path, names in groups.items():
-        own = {name: then for name, then in dims.items() if f"{name}/".startswith(f"{path}/" if path else "")}
-        found[path_key(path)] = RecordedBatch(None, tuple(names), frozenset(in_front), own, sizes)
+    for path, names in record.groups.items():
+        own = {name: dims for name, dims in record.axes.items() if f"{name}/".startswith(f"{path}/" if path else "")}
+        found[path_key(path)] = RecordedBatch(None, names, record.in_front, own, record.sizes)
     return found
+
+
+class _Record(msgspec.Struct):
+    groups: dict[str, tuple[str, ...]]
+    in_front: frozenset[str] = frozenset()
+    axes: dict[str, tuple[str, ...]] = {}
+    sizes: dict[str, int] = {}
 
 
 def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:

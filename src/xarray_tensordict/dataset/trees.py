@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from .._compat.xarray import data_of
+from .._compat.xarray import dataset_of, remade
 from ..core.inference import BatchDims, infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import ArrayInfo, Inference, Key, RecordedBatch
@@ -61,18 +61,12 @@ def flat_view(dt: xr.DataTree, batch_dims: BatchDims | None = None) -> tuple[xr.
             path = (*key, str(name))
             moved = variable.to_base_variable() if key else variable
             if moved.dims != flat_dims[path]:
-                moved = xr.Variable(flat_dims[path], data_of(variable), variable.attrs, fastpath=True)
-                moved.encoding = variable.encoding
+                moved = remade(variable, dims=flat_dims[path])
             variables["/".join(path)] = moved
             if name in ds.coords:
                 coords.add("/".join(path))
     root = datasets[()]
-    data = {name: variable for name, variable in variables.items() if name not in coords}
-    own = xr.Coordinates(
-        {name: variable for name, variable in variables.items() if name in coords},
-        indexes=dict(root.xindexes),
-    )
-    flat = xr.Dataset(data, coords=own, attrs=root.attrs)
+    flat = dataset_of(variables, coords, root.attrs, root.xindexes)
     flat.encoding = root.encoding
     classes = {(*key, *below): name for key, ds in datasets.items() for below, name in classes_of(ds).items()}
     note_classes(flat, classes)
@@ -90,7 +84,13 @@ def _decide(
     infos = _infos(datasets)
     attrs = {key: ds.attrs for key, ds in datasets.items()}
     local = infer_batch(
-        infos, given=batch_dims, each=True, recorded=_records(datasets), group_attrs=attrs, where="the tree"
+        infos,
+        given=batch_dims,
+        each=True,
+        recorded=_records(datasets),
+        group_attrs=attrs,
+        where="the tree",
+        opened=None,
     )
     named: dict[Key, Any] = {info.key: info.dims for info in infos}
     shapes = {info.key: info.shape for info in infos}

@@ -1,7 +1,9 @@
-"""Lazy arrays around lazy arrays: one field of records, codes of dtypes that numpy lacks."""
+"""What lazy arrays of several formats share: arrays around arrays, and the names in errors of reading."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,41 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from ..core.dtypes import widened_dtype_name
+from .fingerprint import ReplacedError
+
+
+class DamagedError(OSError):
+    """What a store holds cannot be read; the message names the store and the array or group."""
+
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Give errors that a library raises while it reads from a store a class and a name.
+
+    Libraries raise nearly anything for damaged bytes, and name neither file nor array. All reading of values goes through
+    here, and all describing of groups.
+
+    Parameters
+    ----------
+    where
+        How messages call what is read: the store, and the array or group in it.
+
+    Raises
+    ------
+    DamagedError
+        For any error that does not come from here, or is a :class:`~.fingerprint.ReplacedError`.
+    """
+    try:
+        yield
+    except (DamagedError, ReplacedError):
+        raise
+    except MemoryError as error:
+        raise DamagedError(f"{where}: it does not fit into memory ({error}). Select a part of it") from error
+    except Exception as error:
+        raise DamagedError(
+            f"{where}: it cannot be read ({str(error) or type(error).__name__}). If the store is damaged, restore it, or leave the "
+            f"variable out with drop_variables=[...]"
+        ) from error
 
 
 class OuterArray(BackendArray):

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
     from ..core.model import Key, Store
 
-# How files of formats begin that other libraries open (the format specifications of Unidata, WMO, the HDF group, PKWARE).
-_ELSEWHERE = {
-    b"CDF\x01": "a netCDF-3 file. Open it with engine='scipy' or engine='netcdf4'",
-    b"CDF\x02": "a netCDF-3 file (64-bit offset). Open it with engine='scipy' or engine='netcdf4'",
-    b"CDF\x05": "a netCDF-3 file (CDF-5). Open it with engine='netcdf4'",
-    b"GRIB": "a GRIB file. Open it with engine='cfgrib'",
-    b"\x0e\x03\x13\x01": "an HDF4 file. Convert it to HDF5 with h4toh5",
-    b"\x1f\x8b": "a gzip file. Unpack it",
-    b"\x93NUMPY": "a file of numpy. Load it with numpy.load",
-}
-# A zip archive, and how torch.save wrote before it wrote archives.
-_TORCH = (b"PK", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 ")
-
 
 @dataclass(frozen=True)
 class StoreOptions:
@@ -166,26 +153,6 @@ class Format(ABC):
     def write(self, ds: xr.Dataset | xr.DataTree, target: str, *, layout: str, chunks: Any, **options: Any) -> None:
         """Write a new store to a path, or to a URL where the format takes one."""
         raise NotImplementedError
-
-
-def what_starts_with(head: bytes) -> str:
-    """What a file is that no format opens, by its first bytes, and what opens it.
-
-    Examples
-    --------
-    >>> what_starts_with(b"GRIB")
-    "a GRIB file. Open it with engine='cfgrib'; ds.td works on a Dataset from any engine"
-    """
-    if head.startswith(_TORCH):
-        return (
-            "what looks like a file of torch.save. Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a "
-            "Dataset of a tensordict"
-        )
-    for start, what in _ELSEWHERE.items():
-        if head.startswith(start):
-            return f"{what}; ds.td works on a Dataset from any engine"
-    found = f"a file that starts with {head[:8]!r}" if head else "an empty file"
-    return f"{found}. If another engine of xarray opens it, name that engine; ds.td works on a Dataset from any engine"
 
 
 def check_records(root: Any, annotations: Annotations) -> None:

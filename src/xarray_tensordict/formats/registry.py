@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from .base import Format, StoreOptions, what_starts_with
+from .base import Format, StoreOptions
 from .hdf5.format import Hdf5Format
 from .icechunk.format import IcechunkFormat
 from .kerchunk.format import KerchunkFormat
 from .memmap.format import MemmapFormat
+from .other_files import archive_names, what_starts_with
 from .zarr.format import ZarrFormat
 
 if TYPE_CHECKING:
@@ -212,6 +213,8 @@ def _format_of_path(path: str, description: str) -> Format:
             f"No such file or directory: {description!r}. Check the spelling; relative paths start at "
             f"{str(Path.cwd())!r}"
         )
+    if not _is_readable(path):
+        raise ValueError(f"{description}: expected a file or a folder, found a device or a pipe")
     for each in FORMATS:
         if each.claims(path):
             return each
@@ -228,11 +231,17 @@ def _found_at(path: Path) -> str:
         hint = f". In it are {stores}: open one of these" if stores else ""
         return f"a folder with {inside or 'nothing'} in it{hint}"
     with path.open("rb") as file:
-        return what_starts_with(file.read(10))
+        head = file.read(64)
+    return what_starts_with(head, archive_names(str(path)))
 
 
 def _is_claimed(path: Path) -> bool:
     try:
-        return any(each.claims(str(path)) for each in FORMATS)
+        return _is_readable(str(path)) and any(each.claims(str(path)) for each in FORMATS)
     except OSError:
         return False
+
+
+def _is_readable(path: str) -> bool:
+    """Whether it is a file or a folder; to read from a pipe waits for whoever writes into it."""
+    return os.path.isfile(path) or os.path.isdir(path)

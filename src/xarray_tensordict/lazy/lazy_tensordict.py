@@ -16,6 +16,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
 from ..core.model import Key, group_name
+from ..core.printable import printable
 from ..core.suggest import there_are
 from ..dataset.entries import Entry, Plan, td_names
 from ..dataset.hidden_groups import warn_empty
@@ -450,7 +451,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             else:
                 shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
                 text = f"{self.entry_class(name).__name__}(shape={shape})"
-            lines.append(f"{indent}        {name}: {text},")
+            lines.append(f"{indent}        {printable(name)}: {text},")
         source = self.file.source
         told = "" if self.file.key else f", store={source.description!r}"
         if source.hidden and not self.file.key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ..core.printable import printable
 from .summary import LONGEST, GroupLine, Summary
 from .text import head, lists, tail
 
@@ -25,7 +26,8 @@ def summary_html(summary: Summary) -> str:
 
 def tree_html(groups: Sequence[GroupLine]) -> str:
     """The HTML of ``dt.td``."""
-    rows = [(group.path, f"batch ({group.batch})", group.reason) for group in groups]
+    cells = [(group.path, f"batch ({group.batch})", group.reason) for group in groups]
+    rows = [tuple(printable(cell) for cell in row) for row in cells]
     return _frame("xarray_tensordict tree", "", [_list("Groups", rows, len(rows), is_open=True)])
 
 

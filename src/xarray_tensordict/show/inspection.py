@@ -11,6 +11,7 @@ from typing import Any
 
 import xarray as xr
 
+from ..core.printable import printable
 from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
@@ -68,12 +69,12 @@ class Inspection:
         ]
         entries = [f"    {line}" for line in cut(aligned(rows), len(self.entries))]
         lines = [
-            f"{self.store}: {self.kind}",
+            printable(f"{self.store}: {self.kind}"),
             summary_text(self.dataset, longest),
             f"as a tensordict: {size}",
             *entries,
         ]
-        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings)])
+        return "\n".join([*lines, *(printable(f"warning: {text}") for text in self.warnings)])
 
     def __repr__(self) -> str:
         return self.text()

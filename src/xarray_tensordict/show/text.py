@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..core.printable import printable
 from .summary import LONGEST, GroupLine, Row, Summary, batch_text, size_text
 
 
@@ -20,34 +21,37 @@ def tree_text(groups: Sequence[GroupLine]) -> str:
     """The text of ``dt.td``."""
     lines = ["<xarray_tensordict tree>"]
     for group in groups[:LONGEST]:
-        lines += [f"{group.path}: batch ({group.batch})", f"    why: {group.reason}"]
+        lines += [printable(f"{group.path}: batch ({group.batch})"), printable(f"    why: {group.reason}")]
     return "\n".join(cut(lines, len(lines) + len(groups[LONGEST:]), "groups"))
 
 
 def head(summary: Summary) -> list[str]:
     """The batch, and why."""
     size = f", {size_text(summary.nbytes)}" if summary.nbytes else ""
-    return [f"batch ({batch_text(summary.batch)}){size}", f"why: {summary.reason}", *summary.evidence]
+    lines = [f"batch ({batch_text(summary.batch)}){size}", f"why: {summary.reason}", *summary.evidence]
+    return [printable(line) for line in lines]
 
 
 def lists(summary: Summary) -> Iterator[tuple[str, Sequence[tuple[str, ...]], int]]:
     """The lists: a title, rows of cells, and how many rows there are in all."""
     if summary.groups:
-        texts = [(f"{group.path}: ({group.batch})",) for group in summary.groups]
+        texts = [(printable(f"{group.path}: ({group.batch})"),) for group in summary.groups]
         yield "Groups with a batch of their own", texts, len(texts)
     for section in summary.sections:
         yield section.title, [_cells(row) for row in section.rows], section.total
     if summary.left_out:
-        yield "Left out", [(text,) for text in summary.left_out], len(summary.left_out)
+        yield "Left out", [(printable(text),) for text in summary.left_out], len(summary.left_out)
 
 
 def tail(summary: Summary) -> list[str]:
     """What comes behind the lists."""
-    return [*([f"Not shown: {summary.hidden}"] if summary.hidden else []), *(f"note: {note}" for note in summary.notes)]
+    hidden = [f"Not shown: {summary.hidden}"] if summary.hidden else []
+    return [printable(line) for line in (*hidden, *(f"note: {note}" for note in summary.notes))]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return (row.name, row.dtype, str(list(row.shape)), f"({', '.join(row.dims)})", row.layout)
+    cells = (row.name, row.dtype, list(row.shape), f"({', '.join(row.dims)})", row.layout)
+    return tuple(printable(cell) for cell in cells)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -226,15 +226,18 @@ def write_zarr(
     """Write a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
     from ..formats.registry import describe_source
     from ..formats.zarr.new_arrays import ZarrOptions
-    from ..formats.zarr.open import client_errors
+    from ..formats.zarr.remote import raise_translated
     from ..formats.zarr.write import resolve_target, write_store
 
     source = _source_of(data)
     asked = ZarrOptions(**{**options, **_checked(source, options)})
     check_choice("mode", asked.mode, (None, *get_args(ZarrMode)))
     check_choice("zarr_format", asked.zarr_format, (None, 2, 3))
-    with client_errors(store, describe_source(store)):
+    try:
         return write_store(source, resolve_target(store, group, storage_options), asked)
+    except Exception as error:
+        raise_translated(error, store, describe_source(store))
+        raise
 
 
 def write_h5(

@@ -11,12 +11,12 @@ from typing import Any
 
 import xarray as xr
 
-from .._compat.xarray import multiindex_dims, remade
+from .._compat.xarray import dataset_of, multiindex_dims, remade
 from ..core.features import is_marked
 from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
-from ..core.naming import qualify, renamed_batches
+from ..core.naming import local_dim, qualify, renamed_batches
 from ..core.objects import jsonable
 from ..core.unbatched_entry import encode_array
 from ..dataset.describe import describe_dataset, key_of
@@ -290,15 +290,6 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     return local if again == flat else flat
 
 
-def local_dim(dim: str, group: Key) -> str:
-    """A dim of the flat view as its group calls it."""
-    for length in range(len(group), 0, -1):
-        prefix = ".".join(group[:length]) + "."
-        if dim.startswith(prefix) and len(dim) > len(prefix):
-            return dim[len(prefix) :]
-    return dim
-
-
 def record_of(batch: GroupBatch) -> dict[str, Any]:
     """The value of ``__tensordict__``: dims that this package named are None there."""
     return batch_record(batch.sizes, [None if dim is None or is_marked(dim) else dim for dim in batch.dims])
@@ -459,6 +450,4 @@ def _merged(new: xr.Dataset, old: xr.Dataset) -> xr.Dataset:
             )
     variables = {**dict(old.variables), **dict(new.variables)}
     coords = {name for name in variables if name in new.coords or (name in old.coords and name not in new.variables)}
-    data = {name: variable for name, variable in variables.items() if name not in coords}
-    own = xr.Coordinates({name: variables[name] for name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs={**old.attrs, **new.attrs})
+    return dataset_of(variables, coords, {**old.attrs, **new.attrs})

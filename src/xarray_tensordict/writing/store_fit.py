@@ -14,13 +14,14 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from .._compat.xarray import remade, transpose_axes
+from .._compat.xarray import dataset_of, remade, transpose_axes
 from ..core.features import is_made_up, is_marked
 from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, parse_array_record
 from ..core.model import GroupBatch, Key
+from ..core.naming import local_dim
 from ..core.objects import held_objects
 from .packing import encoded
-from .plan import Source, local_dim
+from .plan import Source
 from .stored_form import nanoseconds
 from .streaming import Values, as_declared, map_values, read_now
 
@@ -251,7 +252,7 @@ def same_values(new: xr.Variable, old: xr.Variable) -> bool:
     """Whether two variables have the same sizes and values; NaN equals NaN, text equals text of another dtype."""
     if new.shape != old.shape:
         return False
-    values = [np.asarray(v.data.compute() if v.chunks is not None else v.values) for v in (new, old)]
+    values = read_now(new), read_now(old)
     if any(array.dtype.kind in "OUST" for array in values):
         return bool(values[0].astype(object).tolist() == values[1].astype(object).tolist())
     return bool(np.array_equal(values[0], values[1], equal_nan=values[0].dtype.kind in "fcmM"))
@@ -312,8 +313,7 @@ def adopt_names(
 def _with_dims(ds: xr.Dataset, dims: Mapping[Any, tuple[str, ...]]) -> xr.Dataset:
     """A Dataset whose variables have other names of dims, without its indexes."""
     variables = {name: remade(variable, dims=dims[name]) for name, variable in ds.variables.items()}
-    coords = xr.Coordinates({name: variables[name] for name in ds.coords}, indexes={})
-    return xr.Dataset({name: variables[name] for name in ds.data_vars}, coords=coords, attrs=ds.attrs)
+    return dataset_of(variables, ds.coords, ds.attrs)
 
 
 def grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Source, xr.Dataset, frozenset[str]]:

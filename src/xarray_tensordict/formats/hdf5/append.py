@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from ...core.metadata import (
     UNBATCHED_NAME,
     batch_record,
     parse_array_record,
+    parse_batch_record,
 )
 from ...core.model import GroupBatch, Key
 from ...core.objects import to_json
@@ -36,7 +38,7 @@ from ...writing.plan import Source
 from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
-from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes
+from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
 from .file import check_not_written
 from .output import Hdf5Output, Part, changed_in_place, write_values
 from .read import Hdf5Store
@@ -187,12 +189,12 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     write_values(targets, progress=progress)
     output.flush()
     if append.texts:
-        content = json.loads(base[UNBATCHED_NAME][()])
+        content = unbatched_content(base, append.where)
         for name, variable in append.texts.items():
             content[name] = with_values(name, content[name], np.asarray(variable.values))
         base[UNBATCHED_NAME][()] = to_json(content, UNBATCHED_NAME)
     for key, batch in append.batches.items():
-        _record(base["/".join(key)] if key else base, batch)
+        _record(base["/".join(key)] if key else base, batch, append.where)
     del file.attrs[INCOMPLETE_ATTR]
     output.flush()
 
@@ -208,12 +210,11 @@ def _growing_scales(rows: _Rows) -> dict[h5py.Dataset, int]:
     return found
 
 
-def _record(group: h5py.Group, batch: GroupBatch) -> None:
+def _record(group: h5py.Group, batch: GroupBatch, where: str) -> None:
     if BATCH_ATTR in group.attrs:
-        names = json.loads(group.attrs[BATCH_ATTR]).get("names")
-        if names is None or len(names) != len(batch.sizes):
-            names = td_names(batch)
-        group.attrs[BATCH_ATTR] = json.dumps(batch_record(batch.sizes, names))
+        names = parse_batch_record(group.attrs[BATCH_ATTR], where).names
+        fitting = names is not None and len(names) == len(batch.sizes)
+        group.attrs[BATCH_ATTR] = json.dumps(batch_record(batch.sizes, names if fitting else td_names(batch)))
     for member in group.values():
         if isinstance(member, h5py.Dataset) and STACK_ATTR in member.attrs:
             member.attrs[STACK_ATTR] = list(batch.sizes)
@@ -224,8 +225,11 @@ def _take_back(output: Hdf5Output) -> None:
     file = output.file
     if INCOMPLETE_ATTR not in file.attrs:
         return
-    for path, shape in (append_mark(file) or {"before": {}})["before"].items():
+    mark = None
+    with suppress(ValueError):  # of another version
+        mark = append_mark(file, file.filename)
+    for path, shape in mark.before.items() if mark is not None else ():
         if path in file:
-            file[path].resize(tuple(shape))
+            file[path].resize(shape)
     del file.attrs[INCOMPLETE_ATTR]
     output.flush()

@@ -149,12 +149,12 @@ class Hdf5Array(BackendArray):
         with self._opened.read() as dataset:
             stored = tuple(_below(pick, limit) for pick, limit in zip(picks[: self._ndim], dataset.shape, strict=True))
             result = self._decode(self._read(dataset, stored))
-        lengths = tuple(map(_length, picks[: self._ndim]))
-        counts = result.shape[: self._ndim]
-        if counts != lengths:
-            whole = self._blank(lengths)
-            whole[tuple(slice(count) for count in counts)] = result
-            result = whole
+            lengths = tuple(map(_length, picks[: self._ndim]))
+            counts = result.shape[: self._ndim]
+            if counts != lengths:
+                whole = self._blank(lengths)
+                whole[tuple(slice(count) for count in counts)] = result
+                result = whole
         for axis, pick in enumerate(picks[self._ndim :], self._ndim):
             result = result[(slice(None),) * axis + (pick,)]
         sizes = zip(key, result.shape, strict=True)

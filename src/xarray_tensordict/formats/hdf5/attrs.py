@@ -15,7 +15,16 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, INCOMPLETE_ATTR, MARKER_ATTRS, dims_from_attribute
+from ...core.documents import parse
+from ...core.metadata import (
+    ARRAY_ATTR,
+    INCOMPLETE_ATTR,
+    MARKER_ATTRS,
+    UNBATCHED_NAME,
+    Incomplete,
+    dims_from_attribute,
+    parse_attribute,
+)
 from ...core.model import Key, LeftOut
 from ...core.objects import jsonable
 
@@ -41,6 +50,14 @@ NON_COORD_PREFIX = "_nc4_non_coord_"
 """What netCDF puts before the name of a variable that is named like a dimension it does not describe."""
 
 
+NO_NAME = "its name is not UTF-8"
+
+
+def readable_name(name: str | bytes) -> str:
+    """A name for messages; h5py gives those that are not UTF-8 as bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
 class UnreadableError(Exception):
     """What an HDF5 object holds has no counterpart here; the message says what it is."""
 
@@ -55,7 +72,10 @@ def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, An
         left_out.append(LeftOut(key, f"its attributes cannot be listed: {err}"))
         return attrs
     for name in names:
-        if name in _HIDDEN and not (name == "CLASS" and marker(obj, name) in _SEARCH_INDEX):
+        if name in _HIDDEN and not (name == "CLASS" and str(marker(obj, name)) in _SEARCH_INDEX):
+            continue
+        if isinstance(name, bytes):
+            left_out.append(LeftOut(key, NO_NAME, readable_name(name)))
             continue
         try:
             attrs[name] = _read_attribute(obj, name)
@@ -77,16 +97,23 @@ def marker(obj: Any, name: str) -> Any:
     return None if isinstance(value, h5py.Empty) else value
 
 
-def append_mark(root: Any) -> dict[str, Any] | None:
+def append_mark(root: Any, where: str) -> Incomplete | None:
     """What an append that has not finished has noted in the root group of a file; None where there is nothing.
 
-    Its members are ``group`` and ``dim``, and in ``before`` the shapes that datasets had, by path.
+    Raises
+    ------
+    ValueError
+        Where it is malformed; `where` is how messages call the file.
     """
-    try:
-        mark = json.loads(marker(root, INCOMPLETE_ATTR) or "null")
-        return {"group": str(mark["group"]), "dim": mark["dim"], "before": dict(mark["before"])}
-    except (TypeError, ValueError, KeyError):  # none, or of another program
-        return None
+    found = marker(root, INCOMPLETE_ATTR)
+    return None if found is None else parse_attribute(found, Incomplete, f"{where}: the attribute {INCOMPLETE_ATTR!r}")
+
+
+def unbatched_content(group: Any, where: str) -> dict[str, dict[str, Any]]:
+    """The arrays in the entry ``_unbatched`` of a group, by path; raises a ValueError where it holds anything else."""
+    found = group[UNBATCHED_NAME]
+    text = found[()] if isinstance(found, h5py.Dataset) else "a group"
+    return parse(text, dict[str, dict[str, Any]], f"{where}: the entry {UNBATCHED_NAME!r}")
 
 
 def reference_kind(dtype: np.dtype[Any]) -> str | None:
@@ -288,7 +315,7 @@ class ScaleTable:
                     return None
                 self._names[found] = path.decode("utf-8", "surrogateescape").rsplit("/", 1)[-1]
             return self._axis(target, found)
-        except (ValueError, OSError, RuntimeError, KeyError):
+        except Exception:  # it is null, of another type, or leads nowhere: h5py raises nearly anything
             return None
 
     def shared(self, group: Any, members: Mapping[str, Any] | None = None) -> Shared:
@@ -306,9 +333,9 @@ class ScaleTable:
                     found.types.append((name, member.id.encode()))
                 elif isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
                     found.scales.append(self.add(member, name))
-                    number = marker(member, "_Netcdf4Dimid")
-                    if number is not None:
-                        found.numbers[int(np.ravel(number)[0])] = found.scales[-1]
+                    number = np.ravel(marker(member, "_Netcdf4Dimid"))
+                    if len(number) == 1 and number.dtype.kind in "iu":
+                        found.numbers[int(number[0])] = found.scales[-1]
             except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
                 continue
         return found
@@ -341,14 +368,11 @@ def _opened(group: Any) -> dict[str, Any]:
 def _largest_use(scale: Any) -> int:
     """The largest extent of the axes that `scale` is attached to, which is the size of an unlimited dimension."""
     size = 0
-    uses = h5py.Dataset(scale).attrs["REFERENCE_LIST"] if h5py.h5a.exists(scale, b"REFERENCE_LIST") else ()
-    for reference, axis in uses:
-        try:
-            shape = h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()
-        except Exception:  # the variable was deleted, or is corrupt: h5py raises nearly anything
-            shape = ()
-        if axis < len(shape):
-            size = max(size, shape[axis])
+    uses = marker(h5py.Dataset(scale), "REFERENCE_LIST")
+    for use in uses.ravel() if isinstance(uses, np.ndarray) else ():
+        with suppress(Exception):  # the variable was deleted, or is corrupt: h5py raises nearly anything
+            reference, axis = use
+            size = max(size, h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()[axis])
     return size
 
 
@@ -369,12 +393,11 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
     own = table.add(dataset, name) if is_scale(dataset) else None
     if own is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
         known = {number: axis for group in chain for number, axis in table.shared(group).numbers.items()}
-        numbers = [int(number) for number in dataset.attrs["_Netcdf4Coordinates"]]
-        if len(numbers) == ndim and all(number in known for number in numbers):
-            return tuple(known[number] for number in numbers)
+        numbers = marker(dataset, "_Netcdf4Coordinates")
+        if np.shape(numbers) == (ndim,) and all(number in known for number in numbers.tolist()):
+            return tuple(known[number] for number in numbers.tolist())
     if _has(dataset, b"DIMENSION_LIST"):
-        axes = [_attached(dataset, references, table) for references in dataset.attrs["DIMENSION_LIST"]]
-        axes = (axes + [Axis()] * ndim)[:ndim]
+        axes = [_attached(dataset, references, table) for references in _scale_references(dataset)]
     elif own is not None:
         axes[0] = own
     if all(axis.name is not None for axis in axes):
@@ -385,9 +408,16 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
     return tuple(Axis(label or other) if axis.name is None else axis for axis, label, other in names)
 
 
-def _attached(dataset: Any, references: Any, table: ScaleTable) -> Axis:
+def _scale_references(dataset: Any) -> list[list[Any]]:
+    """The references to the scales of each axis; none where the attribute is malformed: HDF5's own functions crash on that."""
+    lists = marker(dataset, "DIMENSION_LIST")
+    rows = lists if isinstance(lists, np.ndarray) and lists.shape == (dataset.ndim,) else [None] * dataset.ndim
+    return [list(row) if isinstance(row, np.ndarray) else [] for row in rows]
+
+
+def _attached(dataset: Any, references: list[Any], table: ScaleTable) -> Axis:
     """The scale of one axis. Of several the last, as netCDF-C and h5netcdf do."""
-    found = (table.by_reference(dataset, reference) for reference in reversed(list(references)))
+    found = (table.by_reference(dataset, reference) for reference in reversed(references))
     return next((axis for axis in found if axis is not None), Axis())
 
 
@@ -396,15 +426,17 @@ def _labels(dataset: Any) -> list[str] | None:
     found = marker(dataset, "DIMENSION_LABELS")
     if not isinstance(found, np.ndarray) or found.shape != (dataset.ndim,):
         return None
-    return [decode_text(label) for label in found.tolist()] if found.dtype.kind in "OSU" else None
+    labels = found.tolist()
+    return list(map(decode_text, labels)) if all(isinstance(label, (str, bytes)) for label in labels) else None
 
 
 def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
-    """The dimension scales of an axis; an attribute that lists none is passed over, as HDF5's own functions do not."""
-    lists = marker(dataset, "DIMENSION_LIST")
-    if not isinstance(lists, np.ndarray) or lists.shape != (dataset.ndim,) or not isinstance(lists[axis], np.ndarray):
-        return []
-    return [dataset.file[reference] for reference in lists[axis] if reference]
+    """The dimension scales of an axis; references that lead nowhere are passed over."""
+    found = []
+    for reference in _scale_references(dataset)[axis]:
+        with suppress(Exception):  # as where they are read
+            found.append(dataset.file[reference])
+    return [scale for scale in found if isinstance(scale, h5py.Dataset)]
 
 
 def write_labels(dataset: Any, names: Iterable[str]) -> None:

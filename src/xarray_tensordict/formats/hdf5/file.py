@@ -26,8 +26,8 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
-from ..base import what_starts_with
 from ..fingerprint import Identity, RemovedError, identity_of, replaced
+from ..other_files import what_starts_with
 from ..raw.files import CAN_READ_AT
 from .format import has_signature
 

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 from xarray.backends.common import BackendArray
 
+from ..array_wrappers import named_errors
 from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
@@ -81,12 +82,12 @@ class OpenedDataset:
         ReplacedError
             Where there is none, or what it holds would not be what was described.
         OSError
-            Where a file became shorter.
+            Where a file became shorter, and for whatever HDF5 raises; the message names the file and the dataset.
         """
         with self.source.locked() as base:
-            dataset = self._found(base)
             try:
-                yield dataset
+                with named_errors(self.where):
+                    yield self._found(base)
             finally:  # HDF5 may raise something else for the same reason
                 self.source.check_size()
                 for path, size in self.parts:

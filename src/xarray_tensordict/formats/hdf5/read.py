@@ -14,11 +14,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, parse_batch_record, read_array_record
-from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key
+from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, parse_batch_record, read_array_record
+from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key, why_no_key
 from ...core.suggest import there_are
 from ...warnings import LeftOutWarning, warn
+from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
+    NO_NAME,
     NON_COORD_PREFIX,
     ScaleTable,
     UnreadableError,
@@ -27,11 +29,14 @@ from .attrs import (
     is_placeholder,
     marker,
     read_attributes,
+    readable_name,
 )
 from .file import Hdf5Source, open_source
 from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
+_PATHS, _PATHS_FOR_EACH = 1000, 10
+"""How many paths may lead to groups of a file, beside so many for each group: by links there can be 2 ** 64."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Hdf5Store:
         self._root = root
         self._allow_pickle = allow_pickle
         self._scales = ScaleTable()
+        self._paths: dict[Key, tuple[Any, ...]] = {}
 
     @classmethod
     def open(cls, source: Any, *, root: str | None = None, allow_pickle: bool = False) -> Hdf5Store:
@@ -94,18 +100,16 @@ class Hdf5Store:
             raise ValueError(f"group must be a string or None, not {root!r}")
         opened = open_source(source)
         store = cls(opened, path_key(root), allow_pickle=allow_pickle)
-        wrong = None
         try:
-            with opened.locked() as base:
-                if store._find(base, ()) is None:
-                    wrong = store._no_group(base, ())
-        except Exception as err:  # h5py raises nearly anything for a corrupt file
+            with opened.locked() as base, named_errors(repr(opened.description)):
+                if store._find(base, ()) is not None:
+                    return store
+                wrong = store._no_group(base, ())
+        except OSError:
             opened.close()
-            raise OSError(f"{opened.description!r} cannot be read: {err.args[0] if err.args else err}") from err
-        if wrong is not None:
-            opened.close()
-            raise OSError(wrong)
-        return store
+            raise
+        opened.close()
+        raise OSError(wrong)
 
     @property
     def description(self) -> str:
@@ -129,28 +133,40 @@ class Hdf5Store:
             If there is no such group.
         ValueError
             If its batch record is malformed, or of an unknown version.
+        OSError
+            If the opened group itself is damaged; groups in it that are damaged are empty, and say so in `left_out`.
         """
-        with self._source.locked() as base:
-            node = self._find(base, key)
-            if node is None:
-                raise KeyError(self._no_group(base, key))
-            if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
-                self._scales.forget_sizes()
-            out = StoredGroup(key)
-            facts = self._read_records(node, out) if isinstance(node.obj, h5py.Dataset) else self._read_group(node, out)
-            out.unlimited_dims = frozenset(facts.unlimited)
+        out, where = StoredGroup(key), self._where(key)
+        try:
+            with self._source.locked() as base, named_errors(where):
+                node = self._find(base, key)
+                found = self._no_group(base, key) if node is None else self._described(node, out)
+        except DamagedError as error:
+            if not key:
+                raise
+            return StoredGroup(key, left_out=[LeftOut(key, str(error.__cause__))])
+        if isinstance(found, str):
+            raise KeyError(found)
+        if len(self._paths) > _PATHS + _PATHS_FOR_EACH * len(set(self._paths.values())):
+            raise ValueError(
+                f"{where}: its groups are linked to one another: there are more than {len(self._paths)} paths, and no end of it; "
+                f"open a group of it with group=..."
+            )
+        facts, record = found
+        if record is not None:
+            out.recorded = parse_batch_record(record, where)
         if facts.missing:
             listed = "; ".join(f"{name!r}: {', '.join(map(repr, files[:5]))}" for name, files in facts.missing.items())
             warn(
-                f"{self._where(out)}: files that virtual datasets are made of are not there, and HDF5 gives the fill value "
+                f"{where}: files that virtual datasets are made of are not there, and HDF5 gives the fill value "
                 f"(zero, if there is none) for their values: {listed}. Put them where the file expects them, or leave the "
                 f"variables out with drop_variables=[...]",
                 LeftOutWarning,
             )
         return out
 
-    def _where(self, group: StoredGroup) -> str:
-        return f"{self.description!r}, group {group_name((*self._root, *group.key))!r}"
+    def _where(self, key: Key) -> str:
+        return f"{self.description!r}, group {group_name((*self._root, *key))!r}"
 
     # Finding a group
 
@@ -178,19 +194,25 @@ class Hdf5Store:
 
     # Describing a group
 
+    def _described(self, node: _Node, out: StoredGroup) -> tuple[GroupFacts, Any]:
+        """Fill `out`; gives its batch record, too, which is not read yet."""
+        if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
+            self._scales.forget_sizes()
+        self._paths[out.key] = identity(node.obj)
+        is_group = isinstance(node.obj, h5py.Group)
+        facts = self._read_group(node, out) if is_group else self._read_records(node, out)
+        out.unlimited_dims = frozenset(facts.unlimited)
+        return facts, marker(node.obj, BATCH_ATTR) if is_group else None
+
     def _read_group(self, node: _Node, out: StoredGroup) -> GroupFacts:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
         # those that HDF5 would give back changed
         own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
         out.attrs.update(own.get("attrs", {}))
         out.tensorclass = own.get("tensorclass")
-        record = marker(node.obj, BATCH_ATTR)
-        if record is not None:
-            out.recorded = parse_batch_record(record, self._where(out))
-        out.incomplete = _unfinished(node)
         members, groups = _list_members(node, out)
         self._scales.shared(node.obj, members)
-        facts = self._facts(node)
+        facts = self._facts(node, out)
         datasets = {name: member for name, member in members.items() if isinstance(member, h5py.Dataset)}
         for stored, dataset in datasets.items():
             name = stored.removeprefix(NON_COORD_PREFIX)
@@ -214,12 +236,12 @@ class Hdf5Store:
         groups = []
         if not node.fields:
             out.attrs = read_attributes(node.obj, out.key, out.left_out)
-        facts = self._facts(node)
+        facts = self._facts(node, out)
         dtype, outer = _record_at(node.obj.dtype, node.fields)
         for name in dtype.names or ():
             try:
-                if "/" in name or not name:
-                    raise UnreadableError("its name is no name for a variable (it is empty or has a '/')")
+                if "/" in name or why_no_key(name):
+                    raise UnreadableError(f"its name is no name for a variable ({why_no_key(name) or 'it has a /'})")
                 if record_dtype(dtype[name]) is not None:
                     groups.append(name)
                 else:
@@ -230,28 +252,27 @@ class Hdf5Store:
         out.groups = tuple(groups)
         return facts
 
-    def _facts(self, node: _Node) -> GroupFacts:
+    def _facts(self, node: _Node, out: StoredGroup) -> GroupFacts:
         own = self._scales.shared(node.chain[-1])
         netcdf = bool(own.numbers) or marker(node.chain[0], "_NCProperties") is not None
         unlimited = {axis.name for axis in own.scales if axis.unlimited and axis.name is not None}
-        before = (append_mark(node.chain[0]) or {}).get("before", {})
+        mark = None
+        try:
+            mark = append_mark(node.chain[0], self.description)
+        except ValueError as error:
+            out.left_out.append(LeftOut((), str(error), INCOMPLETE_ATTR))
+        if mark is not None and f"{node.obj.name}/".startswith(f"{mark.group.rstrip('/')}/"):
+            out.incomplete = (
+                f"the file is not complete: an append along {mark.dim!r} has not finished, and the rows from before it are "
+                f"shown. Unless it still runs, append the rows again with append_dim={mark.dim!r}, which first takes back what "
+                f"it has left"
+            )
+        before = {} if mark is None else mark.before
         return GroupFacts(self._source, self._scales, node.chain, netcdf, self._allow_pickle, unlimited, before)
 
 
 def _why_not_read(error: Exception) -> str:
     return str(error) if isinstance(error, UnreadableError) else f"it cannot be read: {error}"
-
-
-def _unfinished(node: _Node) -> str | None:
-    """What is told of an append to a group, or to one above it, that was killed or still runs."""
-    mark = append_mark(node.chain[0])
-    if mark is None or not f"{node.obj.name}/".startswith(f"{mark['group'].rstrip('/')}/"):
-        return None
-    dim = mark["dim"]
-    return (
-        f"the file is not complete: an append along {dim!r} has not finished, and the rows from before it are shown. Unless "
-        f"it still runs, append the rows again with append_dim={dim!r}, which first takes back what it has left"
-    )
 
 
 def _step(node: _Node, name: str) -> _Node | None:
@@ -260,7 +281,7 @@ def _step(node: _Node, name: str) -> _Node | None:
         dtype, _ = _record_at(node.obj.dtype, node.fields)
         is_there = name in (dtype.names or ()) and record_dtype(dtype[name]) is not None
         return _Node(node.obj, node.chain, node.path, (*node.fields, name)) if is_there else None
-    if not name or name == "." or "/" in name:
+    if "/" in name or why_no_key(name):
         return None
     for stored in (name, NON_COORD_PREFIX + name):
         child = None
@@ -299,13 +320,11 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
     members: dict[str, Any] = {}
     groups: list[str] = []
     enclosing = set(map(identity, node.chain))
-    try:
-        names = list(node.obj)
-    except Exception as err:  # a corrupt index of links; h5py raises nearly anything
-        out.left_out.append(LeftOut(out.key, f"its members cannot be listed: {err.args[0] if err.args else err}"))
-        return members, groups
-    for name in names:
-        reason = None
+    for name in node.obj:
+        reason = NO_NAME if isinstance(name, bytes) else why_no_key(name)
+        if reason is not None:
+            out.left_out.append(LeftOut((*out.key, readable_name(name)), reason))
+            continue
         try:
             member = node.obj[name]
             if not isinstance(member, h5py.Group):
@@ -314,7 +333,7 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
                 reason = "it is a link to an enclosing group, and is not followed"
             else:
                 groups.append(name)
-        except Exception as err:  # a dangling link, a corrupt object; as above
+        except Exception as err:  # a dangling link, a corrupt object; h5py raises nearly anything
             reason = _why_not_opened(node.obj, name, err)
         if reason is not None:
             out.left_out.append(LeftOut((*out.key, name), reason))

@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import gt
 from typing import Any
 
 import h5py
 import numpy as np
 
+from ...core.documents import LARGEST
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -31,6 +33,7 @@ from .opened import OpenedDataset, as_raw, virtual_parts
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: "zlib", 307: "bzip2", 32004: "blosc", 32015: "zstd"}
+_VIRTUAL_LEVELS = 16
 _SELDOM = {4: "SZIP", 307: "bzip2", 32000: "LZF", 32001: "blosc", 32004: "LZ4", 32008: "bitshuffle", 32015: "Zstandard"}
 
 
@@ -95,6 +98,20 @@ def check_readable(dataset: Any) -> None:
                 f"it is compressed with filter {code} ({called}), which is not installed: "
                 f"install hdf5plugin and import it before opening the file"
             )
+
+    _check_virtual(dataset)
+
+
+def _check_virtual(dataset: Any, level: int = 0) -> None:
+    """Raise for a virtual dataset that is made of itself: HDF5 reads it until the process dies."""
+    if dataset.chunks is not None or not dataset.is_virtual:
+        return
+    if level > _VIRTUAL_LEVELS:
+        raise UnreadableError("it is a virtual dataset that is made of itself")
+    for name in {part.dset_name for part in dataset.virtual_sources() if part.file_name == "."}:
+        source = dataset.file.get(name)
+        if isinstance(source, h5py.Dataset):
+            _check_virtual(source, level + 1)
 
 
 def _filters(dataset: Any) -> list[tuple[int, int, tuple[int, ...], bytes]]:
@@ -176,8 +193,13 @@ def _stored_array(
         for number, axis in enumerate(axes)
         if axis.name is not None and (axis.unlimited if axis.is_scale else number in grows)
     )
-    if facts.before:  # rows behind these are those of an append that has not finished
-        shape = tuple(facts.before.get(dataset.name, shape))
+    before = facts.before.get(dataset.name)
+    if before is not None:  # rows behind these are those of an append that has not finished
+        if len(before) != len(shape) or any(map(gt, before, dataset.shape)):
+            raise UnreadableError(
+                f"an append that has not finished noted the shape {list(before)}, found {list(shape)}"
+            )
+        shape = tuple(before)
     parts = virtual_parts(dataset)
     if None in parts.values():
         facts.missing[name] = [part for part, place in parts.items() if place is None]
@@ -246,11 +268,14 @@ def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] |
     mark = marker(dataset, NON_TENSOR_ATTR)
     if mark is None:
         return None
+    size = dataset.size * dataset.dtype.itemsize
+    if size > LARGEST:
+        raise UnreadableError(f"it is marked as a value, and has {size} bytes; values have {LARGEST} at most")
     attrs = {NON_TENSOR_ATTR: mark}
     try:
+        if dataset.shape and dataset.dtype.kind not in "iu":
+            raise ValueError(f"it holds {dataset.dtype}")
         found = dataset[()]
-        if isinstance(found, np.ndarray) and found.dtype.kind not in "iu":
-            raise ValueError(f"it holds {found.dtype}")
         payload = found.astype(np.uint8).tobytes() if isinstance(found, np.ndarray) else bytes(found)
         if is_pickled(attrs) and not isinstance(found, np.ndarray):
             payload = base64.b64decode(payload)

@@ -39,7 +39,7 @@ from ...writing.plan import (
 from ...writing.running import distributed_client
 from ...writing.stored_form import Stored, storage_chunks
 from .append import append_rows, check_rows
-from .attrs import stored_attrs
+from .attrs import stored_attrs, unbatched_content
 from .file import check_not_written
 from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, write_values, written_beside
 from .read import Hdf5Store
@@ -129,6 +129,8 @@ def check_target(target: Path, mode: str | None) -> None:
         raise ValueError(
             f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
         )
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{target}: expected the path of a file, found a FIFO, a socket or a device")
     if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
         does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
         with target.open("rb") as file:
@@ -236,9 +238,10 @@ def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: 
                 parts.append(_created(output, node, name, stored, group, keywords))
     if plan.unbatched:
         root = output.file.require_group("/" + "/".join(prefix))
-        there = root.get(UNBATCHED_NAME)
-        content = (json.loads(there[()]) if there is not None else {}) | unbatched_object(plan)
-        root.pop(UNBATCHED_NAME, None)
+        content = unbatched_object(plan)
+        if UNBATCHED_NAME in root:
+            content = {**unbatched_content(root, str(output.file.filename)), **content}
+            del root[UNBATCHED_NAME]
         _write_text(output, root, UNBATCHED_NAME, content, {}, {})
     write_values(parts, progress=options.progress)
 

@@ -5,26 +5,39 @@ The rows of a full ring buffer, which overwrites its oldest ones, are in the ord
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from ...core.model import StoredArray
+from ...core.documents import checked, parse
+from ...core.metadata import Size
+from ...core.model import StoredArray, why_no_key
 from ...warnings import IncompleteStoreWarning, InferredBatchWarning, warn
 from ..array_wrappers import _Wrapped
 from ..base import StoreOptions
 from ..fingerprint import Described
-from .files import Noted, read_json, said_of
-from .levels import Level, LevelReader
+from .files import TensorEntry, read_json, read_small
+from .folders import LevelReader
+from .levels import Level
 
 STORAGE_META = "storage_metadata.json"
 _SINGLE = "_-single-tensor-_"
 _COMPACT = frozenset({"_storage_shape", "shift", "is_full"})
 """Entries that the compact checkpoints of torchrl have (``TED2Flat``, ``TED2Nested``)."""
+
+
+class _Checkpoint(msgspec.Struct):
+    len: Size
+    is_pytree: bool = False
+    metadata: dict[str, TensorEntry] | None = None
+
+
+class _Writer(msgspec.Struct):
+    cursor: int | None = None
+    rank_key: Any = None
 
 
 def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
@@ -35,28 +48,26 @@ def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
     ValueError
         Where the metadata of the storage are damaged.
     """
-    checkpoint, described = read_json(folder / STORAGE_META)
-    if not (isinstance(checkpoint, dict) and type(checkpoint.get("len")) is int):
-        raise ValueError(
-            f"{folder / STORAGE_META}: expected the metadata of a storage of torchrl, with 'len', found {checkpoint!r:.200}"
-        )
-    if checkpoint.get("is_pytree"):
-        return _pytree(folder, checkpoint, described, where, filled=options.filled)
+    found, described = read_json(folder / STORAGE_META)
+    what = f"{folder / STORAGE_META}: it is not the metadata of a storage of torchrl"
+    checkpoint, cursor = checked(found, _Checkpoint, what), writer_cursor(folder)
+    if checkpoint.is_pytree:
+        return _pytree(folder, checkpoint, described, cursor, where, filled=options.filled)
     level = LevelReader(allow_pickle=options.allow_pickle).level(folder)
     if level.arrays.keys() >= _COMPACT:
         warn(
             f"{where}: the replay buffer was saved in a compact form of torchrl's own (FlatStorageCheckpointer or "
             f"NestedStorageCheckpointer), in which observations and their successors share rows. It is shown as it is "
-            f"stored, not trimmed to its {checkpoint['len']} elements; load it with torchrl, and dump it with the default "
+            f"stored, not trimmed to its {checkpoint.len} elements; load it with torchrl, and dump it with the default "
             f"checkpointer",
             InferredBatchWarning,
         )
         return level
     if not options.filled or not level.batch:
         return level
-    trim = level.batch[0], _filled_rows(checkpoint["len"], level.batch, writer_cursor(folder), where)
+    trim = level.batch[0], _filled_rows(checkpoint.len, level.batch, cursor, where)
     level = LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
-    _begin_with_the_oldest(level, trim, writer_cursor(folder), where)
+    _begin_with_the_oldest(level, trim, cursor, where)
     return level
 
 
@@ -102,18 +113,23 @@ def _filled_rows(length: int, batch: tuple[int, ...], cursor: int | None, where:
     return candidates[0] if candidates else capacity
 
 
-def _pytree(folder: Path, checkpoint: Mapping[str, Any], described: Described, where: str, *, filled: bool) -> Level:
+def _pytree(
+    folder: Path, checkpoint: _Checkpoint, described: Described, cursor: int | None, where: str, *, filled: bool
+) -> Level:
     """The level that a storage of tensors in dicts, lists and tuples is shown as."""
-    entries: Mapping[str, Mapping[str, Any]] = checkpoint.get("metadata") or {}
-    sizes = zip(*(entry["shape"] for entry in entries.values()), strict=False)
+    entries = checkpoint.metadata or {}
+    sizes = zip(*(entry.shape for entry in entries.values()), strict=False)
     shared = tuple(size[0] for size in takewhile(lambda size: len(set(size)) == 1, sizes))
-    rows = _filled_rows(checkpoint["len"], shared, writer_cursor(folder), where) if filled and shared else None
+    rows = _filled_rows(checkpoint.len, shared, cursor, where) if filled and shared else None
     batch = () if not shared else (shared[0] if rows is None else rows,)
     trim = None if rows is None else (shared[0], rows)
     reader = LevelReader(trim=trim)
     root = Level(batch)
     for path, entry in entries.items():
         parts, file = [part.replace("_<dot>_", ".") for part in path.split(".")], folder / f"{path}.memmap"
+        if "/" in path or why_no_key("/".join(parts)) is not None:
+            root.left_out[path] = "its path in the metadata of the storage is none of a tensor"
+            continue
         if file.is_file():
             parts = [path]
         else:
@@ -123,8 +139,8 @@ def _pytree(folder: Path, checkpoint: Mapping[str, Any], described: Described, w
         level = root
         for part in parts[:-1]:
             level = level.children.setdefault(part, Level(batch))
-        reader.add_leaf(level, parts[-1], entry, file, Noted(described, ("metadata", path), said_of(entry)))
-    _begin_with_the_oldest(root, trim, writer_cursor(folder), where)
+        reader.add_leaf(level, parts[-1], file, described, ("metadata", path), entry)
+    _begin_with_the_oldest(root, trim, cursor, where)
     return root
 
 
@@ -136,12 +152,13 @@ def writer_cursor(folder: Path) -> int | None:
 
     A writer that keeps the rows with the highest values has no such order.
     """
+    file = folder.parent / "writer" / "metadata.json"
     try:
-        found = json.loads((folder.parent / "writer" / "metadata.json").read_bytes())
-        cursor = None if "rank_key" in found else found.get("cursor")
-    except (OSError, ValueError, AttributeError, TypeError):
+        content = read_small(file)
+    except FileNotFoundError:
         return None
-    return cursor if type(cursor) is int else None
+    found = parse(content, _Writer, str(file))
+    return None if found.rank_key is not None else found.cursor
 
 
 def in_age_order(array: StoredArray, rows: int, cursor: int) -> StoredArray:

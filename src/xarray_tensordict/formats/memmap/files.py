@@ -6,10 +6,10 @@ pickle small, and are read in other processes and from many threads.
 
 from __future__ import annotations
 
-import json
 import lzma
 import mmap
 import os
+import stat
 import struct
 import zipfile
 import zlib
@@ -20,8 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from ...core.documents import LARGEST, checked, parse
+from ...core.metadata import Size
 from ..fingerprint import Described, Fingerprint
 from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, map_file, open_file
 
@@ -29,15 +32,11 @@ Location = Path | zipfile.Path
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a zip entry (APPNOTE.TXT, 4.3.7)
 # zlib, lzma and struct raise errors of their own, zipfile some others (RuntimeError: encrypted)
-_ZIP_ERRORS = (
+ZIP_ERRORS = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, KeyError),
     *(struct.error, zlib.error, lzma.LZMAError),
 )
 _UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
-
-
-_COMPRESSED = "compressed"
-"""In the place of where the bytes of a member lie, where they do not lie there as they are."""
 
 
 def file_stem(key: str) -> str:
@@ -70,8 +69,10 @@ def root_of(path: str) -> Iterator[Location]:
 
     Raises
     ------
-    ValueError
+    OSError
         For an archive that is damaged.
+    ValueError
+        For one with a path that has an empty part.
     """
     path = os.path.abspath(path)
     if os.path.isdir(path):
@@ -79,8 +80,8 @@ def root_of(path: str) -> Iterator[Location]:
         return
     try:
         archive = zipfile.ZipFile(path)
-    except _ZIP_ERRORS as error:
-        raise ValueError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
+    except ZIP_ERRORS as error:
+        raise OSError(f"{path}: expected a .tdz archive, found a damaged zip file ({error})") from error
     with archive:
         nameless = [name for name in archive.namelist() if "" in name.removesuffix("/").split("/")]
         if nameless:
@@ -88,32 +89,55 @@ def root_of(path: str) -> Iterator[Location]:
         yield zipfile.Path(archive)
 
 
-def read_small(file: Location) -> bytes:
-    """The bytes of a file that is no array.
+def size_of(file: Location) -> int:
+    """How many bytes are in a file, or in the member of an archive when it is decompressed.
 
-    Raises
-    ------
-    ValueError
-        Where it cannot be read from its archive.
-    """
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise
-    except _ZIP_ERRORS as error:
-        raise ValueError(f"{file}: it cannot be read: {error}") from error
-
-
-def read_json(file: Location) -> tuple[Any, Described]:
-    """A JSON document, and what tells later whether it still says so.
+    Links are followed, wherever they lead: a cache keeps its files elsewhere.
 
     Raises
     ------
     FileNotFoundError
         Where there is none.
     ValueError
-        Where it is no JSON.
+        Where it is no file: a folder, a device, or a pipe, which would wait for whoever writes into it.
     """
+    if isinstance(file, zipfile.Path):
+        if not file.exists():
+            raise FileNotFoundError(f"there is no {file}")
+        return int(file.root.getinfo(file.at).file_size) if file.is_file() else 0
+    status = os.stat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"{file}: expected a file, found {'a folder' if stat.S_ISDIR(status.st_mode) else 'a device or a pipe'}"
+        )
+    return status.st_size
+
+
+def read_small(file: Location) -> bytes:
+    """The bytes of a file that is no array.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where there is none.
+    OSError
+        Where it cannot be read from its archive.
+    ValueError
+        Where it is no file, or is too large.
+    """
+    size = size_of(file)
+    if size > LARGEST:
+        raise ValueError(
+            f"{file}: it has {size} bytes, and what is read while a store is opened may have {LARGEST >> 20} MiB"
+        )
+    try:
+        return file.read_bytes()
+    except ZIP_ERRORS as error:
+        raise OSError(f"{file}: it cannot be read: {error}") from error
+
+
+def read_json(file: Location) -> tuple[dict[str, Any], Described]:
+    """A JSON document, and what tells later whether it still says so; raises as :func:`read_small`."""
     if isinstance(file, Path):
         status = os.stat(file)
         return _json_in(file), Described(str(file), partial(_json_in, file), status)
@@ -121,48 +145,73 @@ def read_json(file: Location) -> tuple[Any, Described]:
     return _json_in(file), Described(archive, partial(_json_in_archive, archive, file.at), os.stat(archive))
 
 
-def _json_in(file: Location) -> Any:
+def _json_in(file: Location) -> dict[str, Any]:
     """A JSON document; in an archive with the places of the tensors that it describes."""
-    text = read_small(file)
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{file}: it is no JSON ({error}); it is damaged, or not of tensordict") from error
-    if isinstance(file, zipfile.Path) and isinstance(document, dict):
+    document = parse(read_small(file), dict[str, Any], str(file))
+    if isinstance(file, zipfile.Path):
         folder: Any = file.parent
         for key, entry in document.items():
             if isinstance(entry, dict) and "dtype" in entry:
-                entry["_place"] = _place(folder / f"{stem_in(folder, key, '.memmap')}.memmap") or [_COMPRESSED]
+                entry["_place"] = _place(folder / f"{stem_in(folder, key, '.memmap')}.memmap")
     return document
 
 
-def _json_in_archive(path: str, name: str) -> Any:
+def _json_in_archive(path: str, name: str) -> dict[str, Any]:
     with root_of(path) as root:
         if not (root / name).exists():
             raise ValueError(f"there is no {name} in it")
         return _json_in(root / name)
 
 
-def _place(member: zipfile.Path) -> list[int]:
-    """From where to where in its archive the bytes of a file lie, behind a header of its own; nothing if compressed."""
+def _place(member: zipfile.Path) -> tuple[int, int] | None:
+    """From where to where in its archive the bytes of a file lie, behind a header of its own; None if compressed."""
     info = member.root.NameToInfo.get(member.at)
     if info is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        return []
+        return None
     with open_file(str(member.root.filename)) as fileno:
         header = os.pread(fileno, _LOCAL_HEADER.size, info.header_offset)
+    if len(header) < _LOCAL_HEADER.size:
+        raise OSError(f"{member}: its header in the archive is cut; the archive is damaged")
     *_, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
-    return [start, start + info.file_size]
+    return start, start + info.file_size
+
+
+class TensorEntry(msgspec.Struct, frozen=True, rename={"place": "_place"}):
+    """What a ``meta.json``, or the metadata of a checkpoint, says of a tensor.
+
+    Attributes
+    ----------
+    dtype, shape
+        Of the tensor.
+    is_nested
+        Whether its rows have sizes of their own.
+    place
+        From where to where its bytes lie in an archive, None where it is compressed, or there is no archive.
+    """
+
+    dtype: str
+    shape: tuple[Size, ...]
+    is_nested: bool = False
+    place: tuple[Size, Size] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype.removeprefix('torch.')} {list(self.shape)}"
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        means = {} if self.place is None else {"bytes": " to ".join(map(str, self.place))}
+        return Fingerprint(self.dtype.removeprefix("torch."), self.shape, means=means)
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What a ``meta.json``, or the metadata of a checkpoint, noted of one array when the store was opened.
+    """What was noted of one array when the store was opened.
 
     Attributes
     ----------
     described
-        The file.
+        The file with the metadata.
     keys
         Where in it.
     said
@@ -171,7 +220,7 @@ class Noted:
 
     described: Described
     keys: tuple[str, ...]
-    said: Any
+    said: TensorEntry
 
     def check(self, where: str) -> None:
         """Raise where the metadata say something else now; `where` is how messages call the array."""
@@ -180,42 +229,22 @@ class Noted:
             return
         for key in self.keys:
             now = now.get(key) if isinstance(now, dict) else None
-        found = said_of(now)
-        if found != self.said:
-            _fingerprint_of(self.said).compare(_fingerprint_of(found) if isinstance(found, tuple) else None, where)
+        try:
+            found = checked(now, TensorEntry, where)
+        except ValueError:
+            self.said.fingerprint.compare(None, where)
+        else:
+            self.said.fingerprint.compare(found.fingerprint, where)
 
 
-def said_of(entry: Any) -> Any:
-    """What a JSON entry of tensordict says of a tensor: dtype and shape, and in an archive where its bytes begin and end."""
-    if isinstance(entry, dict):
-        return entry.get("dtype"), entry.get("shape"), *entry.get("_place", ())
-    return entry
-
-
-def _fingerprint_of(said: tuple[Any, ...]) -> Fingerprint:
-    dtype, shape, *place = said
-    return Fingerprint(
-        str(dtype).removeprefix("torch."), tuple(shape), means={"bytes": " to ".join(map(str, place))} if place else {}
-    )
-
-
-def bytes_of(file: Location, size: int, what: str, entry: Noted) -> Bytes:
-    """The bytes of an array.
-
-    Parameters
-    ----------
-    size, what
-        How many there have to be and why: ``"float32 [4, 3]"``.
-    entry
-        What the metadata said of the array, and tells whether they still do.
-    """
+def bytes_of(file: Location, size: int, entry: Noted) -> Bytes:
+    """The bytes of an array: how many there have to be, and what the metadata said of it."""
     if isinstance(file, Path) or not size:  # of an array without elements there is no file
-        return FileBytes(str(file), size, what, entry)
-    archive, place = str(file.root.filename), entry.said[2:]
-    if place in ((), (_COMPRESSED,)):
-        return CompressedMember(archive, file.at, size, what, entry)
-    start, stop = place
-    return FileBytes(archive, size, what, entry, start, stop, file.at)
+        return FileBytes(str(file), size, entry)
+    archive, place = str(file.root.filename), entry.said.place
+    if place is None:
+        return CompressedMember(archive, file.at, size, entry)
+    return FileBytes(archive, size, entry, *place, file.at)
 
 
 @dataclass(frozen=True)
@@ -224,7 +253,6 @@ class FileBytes(PlainFiles):
 
     path: str
     size: int
-    what: str
     entry: Noted
     offset: int = 0
     stop: int | None = None
@@ -243,7 +271,7 @@ class FileBytes(PlainFiles):
             self.entry.check(self.where(number))
             end = os.fstat(fileno).st_size
             held = (end if self.stop is None else min(self.stop, end)) - self.offset
-            _check_size(self.where(number), self.what, self.size, held)
+            _check_size(self.where(number), self.entry, self.size, held)
             yield fileno, self.offset
 
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
@@ -257,10 +285,10 @@ class FileBytes(PlainFiles):
             return map_file(fileno, offset, self.size, mmap.ACCESS_COPY)
 
 
-def _check_size(name: str, what: str, expected: int, found: int) -> None:
+def _check_size(name: str, entry: Noted, expected: int, found: int) -> None:
     if found < expected:
         raise ValueError(
-            f"{name}: meta.json says that it holds {what}, which is {expected} bytes, and it has {max(found, 0)}. It was "
+            f"{name}: meta.json says that it holds {entry.said}, which is {expected} bytes, and it has {max(found, 0)}. It was "
             f"truncated, or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )
@@ -273,7 +301,6 @@ class CompressedMember:
     path: str
     name: str
     size: int
-    what: str
     entry: Noted
 
     @property
@@ -287,12 +314,12 @@ class CompressedMember:
                 held = archive.getinfo(self.name).file_size
                 member.seek(start)  # which decompresses
                 found = member.read(stop - start)  # at the end zipfile compares the checksum
-        except _ZIP_ERRORS as error:
-            raise ValueError(f"{where}: the entry of the archive cannot be read: {error}") from error
+        except ZIP_ERRORS as error:
+            raise OSError(f"{where}: the entry of the archive cannot be read: {error}") from error
         self.entry.check(where)
-        _check_size(where, self.what, self.size, held)
+        _check_size(where, self.entry, self.size, held)
         if len(found) != stop - start:
-            raise ValueError(f"{where}: the entry of the archive ends too early; the archive is damaged")
+            raise OSError(f"{where}: the entry of the archive ends too early; the archive is damaged")
         return np.frombuffer(found, np.uint8)
 
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:

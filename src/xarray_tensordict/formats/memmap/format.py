@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base import Format, StoreOptions
+from ..other_files import archive_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -62,10 +62,5 @@ def _compact_files(folder: str) -> list[str]:
 
 
 def _is_archive(path: str) -> bool:
-    if not zipfile.is_zipfile(path):
-        return path.endswith(".tdz")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "meta.json" in archive.namelist()
-    except (zipfile.BadZipFile, NotImplementedError):
-        return path.endswith(".tdz")
+    names = archive_names(path)
+    return path.endswith(".tdz") if names is None else "meta.json" in names

@@ -13,7 +13,8 @@ from ...warnings import LeftOutWarning, warn
 from ..base import StoreOptions
 from .checkpoints import STORAGE_META, read_checkpoint
 from .files import root_of
-from .levels import META, Level, LevelReader
+from .folders import META, LevelReader
+from .levels import Level
 
 
 def is_memmap_folder(path: Path) -> bool:

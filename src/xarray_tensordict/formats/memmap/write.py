@@ -35,7 +35,8 @@ from ...warnings import StoredFormWarning, warn
 from ...writing.replacing import allocate, free_name, remove, replaced, swap
 from ...writing.streaming import as_declared, streamed
 from .files import file_stem
-from .levels import BYTES, CLASS_NAME, LOST_NAMES, META, stack_shape
+from .folders import BYTES, CLASS_NAME, LOST_NAMES, META
+from .levels import stack_shape
 
 Mode = Literal["w", "w-"]
 Unbatched = Literal["keep", "drop", "expand", "raise"]

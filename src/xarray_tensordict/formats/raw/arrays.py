@@ -43,7 +43,7 @@ class RawArray(BackendArray):
         try:
             found = self._whole_rows(key.tuple[0] if self.shape else 0, None) if whole else None
             return self._parts(key) if found is None else found
-        except NotRawError as reason:
+        except (NotRawError, MemoryError) as reason:
             return self._through_library(key, reason)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
@@ -86,7 +86,7 @@ class RawArray(BackendArray):
             if found is not None:
                 return found
             got = self._parts(self._rows_key(rows))
-        except NotRawError as reason:
+        except (NotRawError, MemoryError) as reason:
             got = self._through_library(self._rows_key(rows), reason)
         if self.shape and np.ndim(rows) > 1:
             got = np.reshape(got, (*np.shape(rows), *self.shape[1:]))
@@ -102,9 +102,9 @@ class RawArray(BackendArray):
         picked = np.ravel(rows) if np.ndim(rows) > 1 else rows
         return indexing.OuterIndexer((picked, *(slice(None),) * (len(self.shape) - 1)))
 
-    def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError) -> Any:
+    def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError | MemoryError) -> Any:
         if self.otherwise is None:
-            raise OSError(str(reason)) from reason
+            raise reason if isinstance(reason, MemoryError) else OSError(str(reason)) from reason
         picked = None if isinstance(key, indexing.VectorizedIndexer) else _picked_shape(key.tuple, self.shape)
         if picked is not None and 0 in picked:
             return np.empty(picked, self.dtype)  # xarray fails to take an empty slice with a negative step apart
@@ -114,6 +114,8 @@ class RawArray(BackendArray):
         except (IndexError, TypeError, MemoryError, ReplacedError):
             raise
         except Exception as error:  # codecs have errors of their own
+            if isinstance(reason, MemoryError):
+                raise
             raise OSError(
                 f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
             ) from error

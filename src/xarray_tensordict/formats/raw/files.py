@@ -321,8 +321,8 @@ def reuse_memory() -> None:
 
 @contextmanager
 def open_file(path: str) -> Iterator[int]:
-    """Open a file for reading, without Python's layers."""
-    fileno = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    """Open a file for reading, without Python's layers; a pipe in its place is not waited for."""
+    fileno = os.open(path, os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK")))
     try:
         yield fileno
     finally:

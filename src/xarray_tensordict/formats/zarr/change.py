@@ -13,7 +13,6 @@ values overwritten  old and new values, under a mark that names the variables   
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,14 +24,14 @@ import numpy as np
 import zarr
 
 from ..._compat.xarray import zarr_group_blocks
-from ..._compat.zarr import await_requests, each_at_once, is_transactional, on_store
+from ..._compat.zarr import await_requests, each_at_once, is_transactional, join, on_store
 from ...core.metadata import BATCH_ATTR, INCOMPLETE_ATTR
 from ...core.model import Key
 from ...quiet import ZARR_SAYS, quiet
 from ...writing.running import compute_all
 from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
-from .transaction import Staged, Taken, as_json, attrs_key, join, pending, taken
+from .transaction import Staged, Taken, as_json, attrs_key, pending, taken
 
 if TYPE_CHECKING:
     from .write import ZarrTarget
@@ -195,7 +194,7 @@ class Change:
         found = self.staged.found[key]
         if self.zarr_format == 2 or found is None:
             return found is not None
-        return json.loads(found).get("consolidated_metadata") is not None
+        return (self.staged.document(key) or {}).get("consolidated_metadata") is not None
 
     def abandon(self) -> None:
         """Remove the chunks of new arrays and texts, unless documents that could not be put back name them."""
@@ -254,9 +253,9 @@ def settle(target: ZarrTarget, consolidate: bool, *tasks: Any, all_written: bool
     path = "/".join(target.prefix)
     group = zarr.open_group(target.store, path=path, mode="r", use_consolidated=False)
     mark = mark_of(group)
-    if mark is None or mark.get("kind") != "create" or not mark.get("created"):
+    if mark is None or mark.kind != "create" or not mark.created:
         return
-    if not all_written and unwritten(group, mark.get("arrays", ())):
+    if not all_written and unwritten(group, mark.arrays):
         return
     with taken(target.store, target.name, target.root()), zarr_writes():
         change = Change(target, int(group.metadata.zarr_format), consolidate)

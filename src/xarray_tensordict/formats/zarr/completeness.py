@@ -7,18 +7,25 @@ values: what is missing has not been written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import zarr
 
-from ...core.metadata import INCOMPLETE_ATTR
+from ...core.documents import checked
+from ...core.metadata import INCOMPLETE_ATTR, Incomplete
 
 
-def mark_of(group: zarr.Group) -> Mapping[str, Any] | None:
-    """The mark of a group, None where it has none."""
+def mark_of(group: zarr.Group) -> Incomplete | None:
+    """The mark of a group, None where it has none.
+
+    Raises
+    ------
+    ValueError
+        Where it is malformed.
+    """
     found = group.attrs.get(INCOMPLETE_ATTR)
-    return found if isinstance(found, Mapping) else None
+    what = f"{group.store_path}: the attribute {INCOMPLETE_ATTR!r}"
+    return None if found is None else checked(found, Incomplete, what)
 
 
 def unwritten(group: zarr.Group, names: Iterable[str]) -> list[str]:
@@ -47,9 +54,8 @@ def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
     mark = mark_of(group)
     if mark is None:
         return None
-    names = [path for path in mark.get("arrays", ()) if not below or f"{path}/".startswith(f"{below}/")]
-    kind = mark.get("kind")
-    if kind == "create" and mark.get("created"):
+    names = [path for path in mark.arrays if not below or f"{path}/".startswith(f"{below}/")]
+    if mark.kind == "create" and mark.created:
         lacking = unwritten(group, names)
         if not lacking:
             return None
@@ -58,12 +64,12 @@ def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
             f"value (NaN for floats). Compute the Delayed that the writer returned, or write the missing parts with "
             f"ds.td.to_zarr(store, region=...)"
         )
-    if kind == "overwrite" and names:
+    if mark.kind == "overwrite" and names:
         return (
             f"the store is not complete: {_listed(names)} were being written, and that did not finish, so they may hold a "
             f"part of the old values and a part of the new ones; write them again with mode='a'"
         )
-    if kind == "create":
+    if mark.kind == "create":
         return (
             "the store is not complete: its writer stopped before all arrays were created; write it again with mode='w'"
         )

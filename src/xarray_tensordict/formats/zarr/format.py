@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..base import Annotations, Format, StoreOptions
+from ..other_files import archive_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,10 +102,8 @@ def _is_archive_of_zarr(path: str) -> bool:
     with open(path, "rb") as file:
         if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
             return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = set(archive.namelist())
-    except (zipfile.BadZipFile, NotImplementedError):
+    names = archive_names(path)
+    if names is None:
         return not path.endswith(".tdz")
-    is_of_torch = any(name.endswith("/data.pkl") for name in names)  # as torch.save writes it
-    return not names.isdisjoint(_ROOT_FILES) or not ("meta.json" in names or is_of_torch)
+    holds_documents = any(name.rpartition("/")[2] in _ROOT_FILES for name in names)
+    return "meta.json" not in names and (holds_documents or not names)

@@ -6,7 +6,6 @@ readers see the old text until the document changes, and a write that dies leave
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +14,13 @@ import xarray as xr
 import zarr
 from zarr.storage import MemoryStore
 
-from ..._compat.zarr import get_bytes, on_store, run, unpickles
+from ..._compat.zarr import get_bytes, join, on_store, run, unpickles
+from ...core.documents import parse
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, parse_array_record
 from ...core.model import Key
 from ...core.objects import to_json
 from ...writing.stored_form import Place, store_form, with_values
 from .new_arrays import json_markers, json_variable
-from .transaction import join
 
 if TYPE_CHECKING:
     from .update import There
@@ -84,7 +83,7 @@ def _unbatched_content(there: There) -> dict[str, Any]:
             f"{there.where}: a codec of the entry {UNBATCHED_NAME!r} would unpickle it, which can run any code; write the "
             f"store again, with mode='w'"
         )
-    return dict(json.loads(np.asarray(array[...]).tobytes()))
+    return parse(np.asarray(array[...]).tobytes(), dict[str, Any], f"{there.where}, entry {UNBATCHED_NAME!r}")
 
 
 def _stage(there: There, path: str, text: str, attrs: Mapping[str, Any]) -> None:

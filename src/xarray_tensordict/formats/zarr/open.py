@@ -1,63 +1,54 @@
-"""From a source to the nodes of a zarr store: its root, with as few requests as its kind allows, and the members of groups.
-
-Zarr asks for the metadata of both formats, four requests where one answers; in a store far away each is paid for. Its public
-interface opens the members of a group as a whole or raises; here each is opened for itself. Those of local files are opened
-from their metadata files: zarr reads each file as a task of its event loop and parses each document anew, and that is most of
-the time that many small arrays take.
-"""
+"""From a source to the nodes of a zarr store: its root, with as few requests as its kind allows, and the members of groups."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
 import zipfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.errors import (
-    ArrayNotFoundError,
-    ContainsArrayError,
-    ContainsGroupError,
-    GroupNotFoundError,
-    NodeNotFoundError,
-)
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
-    DocumentParser,
+    Document,
     ForkSafeZipStore,
+    Read,
     base_store,
+    document_keys,
     each_at_once,
+    folder_of,
     get_bytes,
-    group_from_zmetadata,
-    implicit_group,
+    group_of,
+    holds_nodes,
+    is_local,
+    is_remote,
+    join,
     list_members,
-    moved,
-    open_each,
-    root_as_codes,
-    unwrapped,
+    read_documents,
+    run,
+    store_path,
 )
+from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
-from ...core.model import path_key
+from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
 from ...core.suggest import there_are
-from ...quiet import ZARR_SAYS, quiet
 from ..base import StoreOptions
-from .local import folder_of, is_local
+from .arrays import Nodes, loaded
+from .documents import Consolidated, Node, NotEnteredError
+from .remote import raise_translated
 from .transaction import as_committed
 
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
-_ABSENT = (FileNotFoundError, GroupNotFoundError, NodeNotFoundError, ContainsArrayError)
+T = TypeVar("T")
 
-Node: TypeAlias = "zarr.Group | zarr.Array[Any]"
+Listed = Mapping[str, Document]
+"""The documents that consolidated metadata list, by path."""
 
 
 @dataclass(frozen=True)
@@ -70,37 +61,16 @@ class Opened:
         The group or the array.
     owns
         Whether the store was opened here, and is to be closed.
-    torch_dtype
-        The dtype of an array where numpy lacks it; `node` has integers of the same width.
+    state
+        See :func:`state_of`; from before it was read.
+    tree
+        What finds the other groups and arrays.
     """
 
     node: Node
     owns: bool
-    torch_dtype: str | None = None
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the caller asks of the opening."""
-
-    source: Any
-    description: str
-    options: StoreOptions
-
-    def group(self, **changed: Any) -> zarr.Group:
-        options: dict[str, Any] = {
-            "zarr_format": self.options.zarr_format,
-            "use_consolidated": self.options.consolidated,
-            **changed,
-        }
-        return zarr.open_group(self.source, mode="r", **self._extra(), **options)
-
-    def array(self) -> zarr.Array[Any]:
-        version: Any = self.options.zarr_format
-        return zarr.open_array(self.source, mode="r", zarr_format=version, **self._extra())
-
-    def _extra(self) -> dict[str, Any]:
-        return {} if self.options.storage_options is None else {"storage_options": self.options.storage_options}
+    state: Any
+    tree: Tree
 
 
 def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
@@ -119,7 +89,9 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
         Where the metadata cannot be read.
     """
     if isinstance(source, (zarr.Group, zarr.Array)):
-        return Opened(_at_absolute_path(source), owns=False)
+        if isinstance(source, zarr.Group) and source.metadata.consolidated_metadata is None:
+            options = replace(options, consolidated=False)
+        source, options = source.store_path, replace(options, zarr_format=int(source.metadata.zarr_format))
     owns = not isinstance(source, (ZarrStoreBase, StorePath))
     if isinstance(source, ZipStore) and not source.read_only:
         raise ValueError(
@@ -132,22 +104,36 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
         source, owns, options = ForkSafeZipStore(archive, mode="r"), True, replace(options, consolidated=False)
     if options.consolidated is None and not is_remote(source):
         options = replace(options, consolidated=False)
-    request = _Request(source, description, options)
-    with client_errors(source, description), quiet(*ZARR_SAYS):
-        node, torch_dtype = _open(request)
-        node = _at_absolute_path(node)
-        if isinstance(node, zarr.Group) and COMMIT_ATTR in node.attrs:
-            node = as_committed(node)
-        return Opened(node, owns, torch_dtype)
+    try:
+        return _opened(source, description, options, owns)
+    except _NoStoreError as error:
+        raise FileNotFoundError(f"{error}; {_way_out(source)}") from None
+    except Exception as error:
+        raise_translated(error, source, description)
+        raise
 
 
-def _at_absolute_path(node: Node) -> Node:
-    """The same node of a store whose path does not depend on the working directory, which may change before it is read."""
-    store: Any = node.store
+def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
+    try:
+        place = _at_absolute_path(store_path(source, options.storage_options))
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(
+            f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
+        ) from error
+    try:
+        return _open(_Root(place, description, options), owns)
+    except BaseException:
+        if owns:
+            place.store.close()
+        raise
+
+
+def _at_absolute_path(place: StorePath) -> StorePath:
+    """The place in a store whose path does not depend on the working directory, which may change before it is read."""
+    store = place.store
     if type(store) is not LocalStore or store.root.is_absolute():
-        return node
-    absolute = LocalStore(store.root.absolute(), read_only=store.read_only)
-    return moved(node, StorePath(absolute, node.path))
+        return place
+    return StorePath(LocalStore(store.root.absolute(), read_only=store.read_only), place.path)
 
 
 def _archive_path(source: Any) -> str | None:
@@ -161,27 +147,7 @@ def _archive_path(source: Any) -> str | None:
     return None
 
 
-def _open(request: _Request) -> tuple[Node, str | None]:
-    try:
-        return _open_group(request), None
-    except _ABSENT as error:
-        found = _array_or_none(request)
-        if found is None:
-            raise FileNotFoundError(
-                f"{request.description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file; "
-                f"{_way_out(request)}"
-            ) from error
-        return found
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{request.description}: the metadata of the root group cannot be read ({error}); it is corrupt"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"{request.description}: the zarr group cannot be opened: {error}") from error
-
-
-def _way_out(request: _Request) -> str:
-    source = request.source
+def _way_out(source: Any) -> str:
     if isinstance(source, ZipStore):
         with zipfile.ZipFile(source.path) as archive:
             inner = [name.rpartition("/")[0] for name in archive.namelist() if name.endswith(_ROOT_FILES)]
@@ -192,90 +158,118 @@ def _way_out(request: _Request) -> str:
     return "check the path"
 
 
-def _open_group(request: _Request) -> zarr.Group:
-    try:
-        return request.group() if request.options.consolidated is False else _open_consolidated(request)
-    except _ABSENT:
-        raise
-    except (ValueError, KeyError, TypeError):
-        if request.options.consolidated is not None:
-            raise
-        # one dtype that numpy lacks makes the consolidated metadata unreadable as a whole
-        return request.group(use_consolidated=False)
+class _NoStoreError(FileNotFoundError):
+    pass
 
 
-def _open_consolidated(request: _Request) -> zarr.Group:
-    """One request for zarr v3, and one for v2 where its format is known."""
-    if request.options.zarr_format in (None, 3):
-        try:
-            return request.group(zarr_format=3)
-        except _ABSENT as error:
-            if request.options.zarr_format == 3 or isinstance(error, ContainsArrayError):
-                raise
-    found = group_from_zmetadata(request.source, request.options.storage_options)
-    if found is not None:
-        return found
-    if request.options.consolidated:
-        return request.group(zarr_format=2)
-    return request.group(zarr_format=2, use_consolidated=False)
+@dataclass(frozen=True)
+class _Root:
+    """The root of a store that is being opened."""
 
+    place: StorePath
+    description: str
+    options: StoreOptions
 
-def _array_or_none(request: _Request) -> tuple[zarr.Array[Any], str | None] | None:
-    """The one array of a store; None where there is none."""
-    try:
-        return request.array(), None
-    except (*_ABSENT, ArrayNotFoundError, ContainsGroupError):
-        return None
-    except Exception as error:
-        try:
-            return root_as_codes(request.source, request.options.storage_options)
-        except Exception:
-            raise ValueError(
-                f"{request.description}: the array cannot be read ({type(error).__name__}: {error})"
-            ) from error
-
-
-def child(group: zarr.Group, path: str | None, description: str) -> zarr.Group:
-    """The group at `path` in another.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where there is none; the groups there are get listed.
-    """
-    parts = path_key(path)
-    if not parts:
-        return group
-    node: Node | None
-    try:
-        node = group["/".join(parts)]
-    except KeyError:
-        node = implicit_group(group, "/".join(parts))
-    if not isinstance(node, zarr.Group):
-        found = "is an array" if node is not None else "does not exist"
-        there = [f"/{name}" for name, child in walk_members(group) if isinstance(child, zarr.Group)]
-        raise FileNotFoundError(
-            f"{description}: group {'/' + '/'.join(parts)!r} {found}; "
-            f"{there_are('/' + '/'.join(parts), there, 'the groups there are')}"
+    def read(self) -> tuple[Document, Listed | None]:
+        """Its document, and what consolidated metadata list; one request for v3, and for v2 where its format is known."""
+        asked, version = self.options.consolidated, self.options.zarr_format
+        if not self.place.store.supports_consolidated_metadata:
+            if asked:
+                raise ValueError(
+                    f"{self.description}: a store of this kind has no consolidated metadata; pass consolidated=None"
+                )
+            asked = False
+        for zarr_format in (3, 2) if version is None else (version,):
+            if asked is not False and zarr_format == 2 and (listing := self._tried(self._zmetadata)) is not None:
+                return listing
+            (found,) = read_documents([self.place], zarr_format)
+            if isinstance(found, BaseException):
+                raise self._named(found) from found
+            if found is not None:
+                document = loaded(found, f"{self.description}, ")
+                listed = self._tried(partial(self._inline, document)) if asked is not False else None
+                if asked and listed is None and document.content.get("node_type", "group") == "group":
+                    raise ValueError(f"{self.description}: it has no consolidated metadata; pass consolidated=None")
+                return document, listed
+        raise _NoStoreError(
+            f"{self.description}: no zarr group was found there. Expected a zarr.json (v3) or .zgroup (v2) file"
         )
-    return node
+
+    def _named(self, error: BaseException) -> BaseException:
+        if isinstance(error, OSError) or is_remote(self.place):
+            return error
+        return ValueError(
+            f"{self.description}: the metadata of the root cannot be read ({type(error).__name__}: {error}); it is damaged"
+        )
+
+    def _tried(self, function: Callable[[], T]) -> T | None:
+        """Read consolidated metadata; where nobody asks for them, and they cannot be read, the store is read without."""
+        try:
+            return function()
+        except ValueError:
+            if self.options.consolidated is not None:
+                raise
+            return None
+
+    def _inline(self, document: Document) -> Listed | None:
+        found = document.content.get("consolidated_metadata")
+        if found is None:
+            return None
+        listed = checked(found, Consolidated, f"{self.description}, zarr.json, consolidated_metadata").metadata
+        return {join(self.place.path, path): Document("zarr.json", content) for path, content in listed.items()}
+
+    def _zmetadata(self) -> tuple[Document, Listed] | None:
+        content = run(get_bytes(self.place.store, join(self.place.path, ".zmetadata")))
+        found = {} if content is None else parse(content, Consolidated, f"{self.description}, .zmetadata").metadata
+        keys = [(key, *key.rpartition("/")[::2]) for key in found if key.endswith((".zgroup", ".zarray"))]
+        documents = {path: Document(file, found[key], found.get(join(path, ".zattrs"))) for key, path, file in keys}
+        if "" not in documents:
+            return None
+        root = loaded(documents.pop(""), f"{self.description}, ")
+        return root, {join(self.place.path, path): document for path, document in documents.items()}
 
 
-def state_of(source: Any) -> Any:
+def _by_group(paths: Iterable[str]) -> dict[str, set[str]]:
+    """The names in each group, from the paths of groups and arrays; a path ends at a part that is no name."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        above = ""
+        for name in path.split("/", DEEPEST_GROUP + 1):  # what is deeper is never asked for
+            found.setdefault(above, set()).add(name)
+            if _why_no_name(name) is not None:
+                break
+            above = join(above, name)
+    return found
+
+
+def _why_no_name(name: str) -> str | None:
+    """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one."""
+    return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
+
+
+def _open(root: _Root, owns: bool) -> Opened:
+    place, description = root.place, root.description
+    state = state_of(place.store)
+    while True:
+        document, listed = root.read()
+        tree = Tree(description, listed)
+        kind = "array" if document.file == ".zarray" or document.content.get("node_type") == "array" else "group"
+        try:
+            node = tree.nodes.node(root.place, document)
+        except Exception as error:
+            raise ValueError(f"{description}: the {kind} cannot be read ({type(error).__name__}: {error})") from error
+        if not isinstance(node, zarr.Group) or listed is not None or COMMIT_ATTR not in node.attrs:
+            return Opened(node, owns, None if listed is not None else state, tree)
+        committed = as_committed(place.store, place.path, node.attrs.asdict(), description)
+        root, state = replace(root, place=StorePath(committed, place.path)), state_of(place.store)
+
+
+def state_of(store: Any) -> Any:
     """What changes with each commit to a store that is read document by document; None where that is not asked for.
 
     Whoever reads several documents compares it before and afterwards.
-
-    Parameters
-    ----------
-    source
-        A path, a store, or a group that is already open.
     """
-    if isinstance(source, str | os.PathLike):
-        text = os.fsdecode(source)
-        base: Any = None if "://" in text else LocalStore(text)
-    else:
-        base = base_store(source)
+    base = base_store(store)
     if isinstance(base, LocalStore):
         return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
     if isinstance(base, MemoryStore):
@@ -293,176 +287,155 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 # -- members -----------------------------------------------------------------------------------------------------------
 
-_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""What zarr's own store takes for "there is no such file"."""
-_ALONE = 64
-"""So many files are read one after the other, to see how late the disk answers."""
-_LATE = 1e-4
-"""Files that take more seconds than this, each, are read by several threads; from memory one takes 5e-6, and threads as
-much more (measured: 500 files 2 ms, by threads 9 ms)."""
-_THREADS = min(32, (os.cpu_count() or 1) + 4)
-_LEFT_TO_ZARR = object()
-
 Member = tuple[str, Any]
 """A name, and the group, the array, or the exception that opening it raised."""
 
 
-def open_members(nodes: Sequence[zarr.Group]) -> list[list[Member]]:
-    """Open all members of some groups at once, each for itself: by name a group, an array, or the exception it raised."""
-    are_local = all(map(is_local, nodes))
-    folders = {id(node): folder_of(node) for node in nodes} if are_local else {}
-    names = list(map(_names_in, folders.values())) if are_local else list_members(nodes)
-    places = [(node, name) for node, inside in zip(nodes, names, strict=True) for name in inside]
-    found: list[Any] = [_LEFT_TO_ZARR] * len(places)
-    if are_local:
-        asked = [(node.metadata.zarr_format, os.path.join(folders[id(node)], name)) for node, name in places]
-        parser = DocumentParser()
-        found = [_parsed(parser, *place, texts) for place, texts in zip(places, _read_all(asked), strict=True)]
-    # what is out of the ordinary is opened by zarr, whose errors and choices hold
-    rest = [number for number, member in enumerate(found) if member is _LEFT_TO_ZARR]
-    for number, member in zip(rest, open_each([places[number] for number in rest]), strict=True):
-        found[number] = member
-    for number, (node, name) in enumerate(places):
-        if isinstance(found[number], KeyError) and (
-            not are_local or os.path.isdir(os.path.join(folders[id(node)], name))
-        ):
-            implicit = implicit_group(node, name)  # its length, so whether it is true, is the number of its members
-            found[number] = found[number] if implicit is None else implicit
-    each = iter(found)
-    return [[(name, next(each)) for name in inside] for inside in names]
+class Tree:
+    """The groups and arrays of a store, found from the groups above them.
+
+    Parameters
+    ----------
+    description
+        How messages call the store.
+    listed
+        What consolidated metadata list.
+    """
+
+    def __init__(self, description: str = "", listed: Listed | None = None) -> None:
+        self.nodes = Nodes()
+        self._description = description
+        self._listed = listed
+        self._names = None if listed is None else _by_group(listed)
+        self._depth = 0
+        self._above: dict[str, tuple[Any, ...]] = {}
+
+    @property
+    def is_consolidated(self) -> bool:
+        """Whether consolidated metadata are all that is read."""
+        return self._listed is not None
+
+    def members(self, groups: Sequence[zarr.Group]) -> list[list[Member]]:
+        """Open all members of some groups at once, each for itself; folders that are no groups are not among them."""
+        if not groups:
+            return []
+        known = self._known(groups[0].store)
+        names = _names_in(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
+        check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
+        places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
+        each = iter(self._opened(places))
+        return [[(name, found) for name in inside if (found := next(each)) is not None] for inside in names]
+
+    def _known(self, store: ZarrStoreBase) -> dict[str, set[str]] | None:
+        """The names in each group, where consolidated metadata list them, or the store does so with one look."""
+        if self._names is None and (keys := document_keys(store)) is not None:
+            self._names = _by_group({key.rpartition("/")[0] for key in keys if "/" in key})
+        return self._names
+
+    def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
+        """What is at each place: a group, an array, an exception, or None."""
+        reasons = [_why_no_name(name) for _, name in places]
+        found: list[Any] = [why and NotEnteredError(f"{why}, which no name has") for why in reasons]
+        wanted = [number for number, each in enumerate(found) if each is None]
+        paths = [StorePath(places[n][0].store, join(places[n][0].path, places[n][1])) for n in wanted]
+        if self._listed is not None:
+            documents: list[Read] = [self._listed.get(path.path) for path in paths]
+        else:
+            documents = read_documents(paths, places[0][0].metadata.zarr_format) if paths else []
+        for number, path, document in zip(wanted, paths, documents, strict=True):
+            found[number] = self._node(places[number][0], path, document)
+        return found
+
+    def _node(self, group: zarr.Group, place: StorePath, document: Read) -> Any:
+        if isinstance(document, BaseException):
+            return document
+        try:
+            node = self._without_document(group, place) if document is None else self.nodes.node(place, document)
+            return self._refused(group, node) or node
+        except Exception as error:  # whatever zarr raises for what it does not know
+            return error
+
+    def _without_document(self, group: zarr.Group, place: StorePath) -> zarr.Group | None:
+        """A group without a document of its own, as some writers leave them, that holds others; None where there is none."""
+        version = group.metadata.zarr_format
+        if self._names is not None:
+            is_group = place.path in self._names
+        else:
+            is_group = (not is_local(group) or os.path.isdir(folder_of(place))) and holds_nodes(place.store, place.path)
+        if not is_group and not self.is_consolidated and isinstance(read_documents([place], 5 - version)[0], Document):
+            raise ValueError(f"it is of zarr format {5 - version}, and the group that it is in of {version}")
+        return group_of(place, {}, version) if is_group else None
+
+    def _refused(self, above: zarr.Group, node: Any) -> Exception | None:
+        """Why a group is not entered: it is nested too deeply, or a link leads from it to one above it."""
+        if not isinstance(node, zarr.Group) or not is_local(node):
+            return None
+        known = self._above.get(above.path) or (_folder_identity(above),)
+        identity = _folder_identity(node)
+        self._above[node.path] = (*known, identity)
+        return NotEnteredError("it is a link to a group that it is in") if identity in known else None
+
+    def walk(self, group: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
+        """All groups and arrays below a group that can be opened, by path from it."""
+        level = {"": group}
+        while level:
+            below: dict[str, zarr.Group] = {}
+            for path, members in zip(level, self.members(list(level.values())), strict=True):
+                for name, member in members:
+                    if isinstance(member, zarr.Group | zarr.Array):
+                        yield join(path, name), member
+                    if isinstance(member, zarr.Group):
+                        below[join(path, name)] = member
+            level = below
+
+    def child(self, group: zarr.Group, path: str | None) -> zarr.Group:
+        """The group at a path in another.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is none; the groups there are get listed.
+        """
+        parts: Key = path_key(path)
+        if not parts:
+            return group
+        node = self._at(group, parts)
+        if isinstance(node, zarr.Group):
+            self._depth = len(path_key(node.path))
+            return node
+        found = "does not exist" if node is None else f"is no group that can be opened ({node})"
+        there = [f"/{name}" for name, child in self.walk(group) if isinstance(child, zarr.Group)]
+        raise FileNotFoundError(
+            f"{self._description}: group {'/' + '/'.join(parts)!r} {found}; "
+            f"{there_are('/' + '/'.join(parts), there, 'the groups there are')}"
+        )
+
+    def _at(self, group: zarr.Group, parts: Key) -> Any:
+        above = group_of(StorePath(group.store, join(group.path, *parts[:-1])), {}, group.metadata.zarr_format)
+        known = self._known(group.store)
+        if known is not None and parts[-1] not in known.get(above.path, ()):
+            return None
+        return self._opened([(above, parts[-1])])[0]
 
 
-def walk_members(node: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
-    """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
-    for name, member in open_members([node])[0]:
-        if isinstance(member, BaseException):
-            continue
-        yield name, member
-        if isinstance(member, zarr.Group):
-            yield from ((f"{name}/{path}", inner) for path, inner in walk_members(member))
+def _folder_identity(group: zarr.Group) -> tuple[int, int]:
+    status = os.stat(folder_of(group))
+    return status.st_dev, status.st_ino
 
 
-def _names_in(folder: str) -> list[str]:
+def _names_in(groups: Sequence[zarr.Group]) -> list[list[str]]:
+    if not is_local(groups[0]):
+        return list_members(groups)
+    return [sorted(_entries(folder_of(group)).difference(METADATA_KEYS)) for group in groups]
+
+
+def _entries(folder: str) -> set[str]:
     try:
-        return sorted(set(os.listdir(folder)).difference(METADATA_KEYS))
+        return set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return set()
 
 
-def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[tuple[bytes | None, bytes | None] | OSError]:
-    for start in range(0, len(asked), _ALONE):
-        begun = time.perf_counter()
-        found = list(map(_read, asked[start : start + _ALONE]))
-        is_late = time.perf_counter() - begun > _LATE * len(found)
-        yield from found
-        if is_late:
-            yield from _read_by_threads(asked[start + _ALONE :])
-            return
-
-
-def _read_by_threads(asked: Sequence[tuple[int, str]]) -> Iterator[tuple[bytes | None, bytes | None] | OSError]:
-    size = max(-(-len(asked) // _THREADS), 1)
-    slices = [asked[start : start + size] for start in range(0, len(asked), size)]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        for part in threads.map(lambda some: list(map(_read, some)), slices):
-            yield from part
-
-
-def _read(asked: tuple[int, str]) -> tuple[bytes | None, bytes | None] | OSError:
-    """The document of a member, and the attributes that v2 keeps beside it; None for a file that is not there."""
-    zarr_format, folder = asked
-    try:
-        if zarr_format == 3:
-            return _bytes_of(f"{folder}/zarr.json"), None
-        document = _bytes_of(f"{folder}/.zarray")
-        document = _bytes_of(f"{folder}/.zgroup") if document is None else document
-        return document, None if document is None else _bytes_of(f"{folder}/.zattrs")
-    except OSError as error:
-        return error
-
-
-def _bytes_of(path: str) -> bytes | None:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
-    except _NO_FILE:
-        return None
-
-
-def _parsed(
-    parser: DocumentParser, node: zarr.Group, name: str, texts: tuple[bytes | None, bytes | None] | OSError
-) -> Any:
-    """A member from its documents; what zarr would not take for a plain array or group is left to it."""
-    # zarr takes a backslash for a slash, and knows what consolidated metadata lists
-    if isinstance(texts, OSError) or "\\" in name or node.metadata.consolidated_metadata is not None:
-        return _LEFT_TO_ZARR
-    document, attributes = texts
-    if document is None:
-        return KeyError(name)
-    try:
-        return parser.node(node, name, json.loads(document), None if attributes is None else json.loads(attributes))
-    except Exception:
-        return _LEFT_TO_ZARR
-
-
-# -- stores far away ---------------------------------------------------------------------------------------------------
-
-_LOCAL = (LocalStore, MemoryStore, ZipStore)
-_CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "obstore", "s3fs", "gcsfs", "adlfs", "google", "azure"})
-_REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
-_MISSING_PACKAGES = {
-    "s3": "xarray-tensordict[s3]",
-    "s3a": "xarray-tensordict[s3]",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-}
-
-
-def is_remote(source: Any) -> bool:
-    """Whether requests to the store take long: all but local files and memory."""
-    if isinstance(source, (str, os.PathLike)):
-        text = os.fspath(source)
-        return "://" in text and not text.startswith("file://")
-    if isinstance(source, StorePath):
-        return is_remote(source.store)
-    if isinstance(source, WrapperStore):
-        return is_remote(unwrapped(source))
-    return isinstance(source, ZarrStoreBase) and not isinstance(source, _LOCAL)
-
-
-@contextmanager
-def client_errors(source: Any, description: str) -> Iterator[None]:
-    """Raise errors of the clients of stores far away (s3fs, obstore, ...) as Python's own; others pass as they are."""
-    try:
-        yield
-    except Exception as error:
-        told = _translated(error, description) if is_remote(source) else None
-        if told is None:
-            raise
-        raise told from error
-
-
-def _translated(error: Exception, description: str) -> Exception | None:
-    told = f"{type(error).__name__}: {error}".split("\n")[0]
-    words = told.lower()
-    if isinstance(error, ImportError):
-        scheme = description.partition("://")[0]
-        package = _MISSING_PACKAGES.get(scheme, "the package it names")
-        return ImportError(
-            f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}"
-        )
-    of_a_client = type(error).__module__.partition(".")[0] in _CLIENTS
-    if isinstance(error, PermissionError) or (of_a_client and any(word in words for word in _REFUSALS)):
-        return PermissionError(
-            f"{description}: the store refuses access ({told}). Pass credentials in storage_options, for s3:// as "
-            f"{{'key': ..., 'secret': ...}}, or {{'anon': True}} to read what is public"
-        )
-    if "bucket does not exist" in words or "nosuchbucket" in words:
-        return FileNotFoundError(f"{description}: the bucket is not there ({told}); create it, or check its name")
-    if of_a_client or isinstance(error, (ConnectionError, TimeoutError)):
-        return ConnectionError(
-            f"{description}: the store does not answer as it should ({told}); check address and network"
-        )
-    return None
+def walk_members(group: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
+    """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
+    return Tree(str(group.store_path)).walk(group)

@@ -7,17 +7,20 @@ dimension names, dtypes that numpy lacks, one bad member) is prepared for it her
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import zarr
+from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import any_exists, nczarr_dims, open_as_codes, read_together, unpickles, with_dims
+from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, unpickles, with_dims
+from ...core.documents import LARGEST, checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -37,29 +40,36 @@ from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
+from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .completeness import tell_incomplete
-from .local import ChunkFiles, Guard, GuardedArray, as_raw
-from .open import Node, Opened, child, is_remote, open_members, open_node, state_of
+from .documents import CodedArray, Node, NotEnteredError
+from .open import Opened, Tree, open_node, state_of
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
 _NATIVE_ENDIAN = (None, "little")
 
 
+class _NczarrArray(Struct):
+    dimrefs: list[str] | None = None
+    dimension_references: list[str] | None = None
+
+
 class ZarrGroupStore:
     """A zarr group, opened for reading; see :class:`~...core.model.Store`."""
 
-    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, *, owns: bool) -> None:
+    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, tree: Tree, *, owns: bool) -> None:
         self.zarr_group = root
+        self.tree = tree
         self.description = description
         self.options = options
         self._owns = owns
         self.fields: dict[Key, StoredGroup] = {}
         self._nodes: dict[Key, zarr.Group] = {}
         self._listed: dict[Key, list[tuple[str, Any]]] = {}
-        self._state: tuple[Any, Any] | None = None
+        self._state: Any = None
         self._enclosing: tuple[zarr.Group, str] | None = None
-        self.single: tuple[str, zarr.Array[Any], str | None] | None = None
+        self.single: tuple[str, zarr.Array[Any] | CodedArray] | None = None
 
     @classmethod
     def open(cls, source: Any, description: str, options: StoreOptions) -> ZarrGroupStore:
@@ -72,51 +82,54 @@ class ZarrGroupStore:
         ValueError
             Where its metadata cannot be read.
         """
-        state = state_of(source)
         opened = open_node(source, description, options)
-        if isinstance(opened.node, zarr.Array):
+        if not isinstance(opened.node, zarr.Group):
             return cls._of_array(opened, opened.node, description, options)
         try:
-            node = child(opened.node, options.group, description)
+            node = opened.tree.child(opened.node, options.group)
         except BaseException:
             if opened.owns:
                 opened.node.store.close()
             raise
-        found = cls(node, description, options, owns=opened.owns)
-        found._state = None if node.metadata.consolidated_metadata is not None else (source, state)
+        found = cls(node, description, options, opened.tree, owns=opened.owns)
+        found._state = opened.state
         parent, _, name = (options.group or "").strip("/").rpartition("/")
         found._enclosing = (opened.node, parent) if name else None
         return found
 
     @classmethod
     def _of_array(
-        cls, opened: Opened, array: zarr.Array[Any], description: str, options: StoreOptions
+        cls, opened: Opened, member: zarr.Array[Any] | CodedArray, description: str, options: StoreOptions
     ) -> ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
+        array = member.array if isinstance(member, CodedArray) else member
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
-        found = cls(stand_in, description, options, owns=opened.owns)
+        found = cls(stand_in, description, options, opened.tree, owns=opened.owns)
         file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
         name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
-        found.single = (name or "data", array, opened.torch_dtype)
+        found.single = (name or "data", member)
         return found
 
     @cached_property
     def nczarr(self) -> bool:
         """Whether netCDF-C wrote the store; asked for only where an array has no dims otherwise."""
-        return self.zarr_group.metadata.zarr_format == 2 and any_exists(self.zarr_group, ".nczgroup", ".nczarr")
+        root = self.zarr_group
+        keys = [join(root.path, name) for name in (".nczgroup", ".nczarr")]
+        return root.metadata.zarr_format == 2 and any(run(root.store.exists(key)) for key in keys)
 
     def enclosing(self) -> ZarrGroupStore | None:
         """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
         if self._enclosing is None:
             return None
-        node = child(*self._enclosing, self.description)
-        found = ZarrGroupStore(node, self.description, self.options, owns=False)
+        node = self.tree.child(*self._enclosing)
+        found = ZarrGroupStore(node, self.description, self.options, self.tree, owns=False)
         found._state = self._state
         return found
 
     def close(self) -> None:
         if self._owns:
-            (self.single[1] if self.single is not None else self.zarr_group).store.close()
+            node = self.zarr_group if self.single is None else self.single[1]
+            (node.array if isinstance(node, CodedArray) else node).store.close()
 
     def group(self, key: Key = ()) -> StoredGroup:
         """Describe the group at `key`; no array data is read but the payloads of non-tensor entries."""
@@ -128,19 +141,19 @@ class ZarrGroupStore:
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self.description}: {group_name(key)!r} is an array, not a group")
         found = _GroupReader(self, node, key).read()
-        if self._state is not None and state_of(self._state[0]) != self._state[1]:
+        if self._state is not None and state_of(self.zarr_group.store) != self._state:
             raise ChangedError(f"{self.description}: the store was changed while it was opened; open it again")
         return found
 
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
-        """The members of a group, as :func:`open_members` gives them.
+        """The members of a group, as :meth:`Tree.members` gives them.
 
         Whoever asks for those of a group below the root asks for all: they are opened together, level by level.
         """
         level = {} if key in self._listed else {key: node, **(self._nodes if key else {})}
         while level:
             below: dict[Key, zarr.Group] = {}
-            for above, members in zip(level, open_members(list(level.values())), strict=True):
+            for above, members in zip(level, self.tree.members(list(level.values())), strict=True):
                 self._listed[above] = members
                 below |= {(*above, name): member for name, member in members if isinstance(member, zarr.Group)}
             self._nodes |= below
@@ -219,7 +232,12 @@ class _GroupReader:
             and not unpickles(member)
             and (self._owner.options.allow_pickle or not is_pickled(dict(member.attrs)))
         }
-        self._payloads = dict(zip(wanted, read_together(list(wanted.values())), strict=True))
+        for name in [name for name, member in wanted.items() if _decoded_bytes(member) > LARGEST]:
+            size = _decoded_bytes(wanted.pop(name))
+            self._payloads[name] = ValueError(
+                f"it has {size} bytes in a chunk or in all, and what is read while a store is opened may have {LARGEST >> 20} MiB"
+            )
+        self._payloads |= zip(wanted, read_together(list(wanted.values())), strict=True)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
@@ -234,33 +252,18 @@ class _GroupReader:
                     array.data = TextArray(array.data)
 
     def _members(self) -> Iterator[tuple[str, Node]]:
-        """Each member that can be opened; those that cannot are tried another way, or left out by name."""
-        if self._node.metadata.consolidated_metadata is not None:
-            yield from sorted(self._node.members())
-            return
+        """Each member that can be opened; those that cannot are left out by name."""
         for name, member in self._owner.members(self._key, self._node):
-            if isinstance(member, KeyError):
-                # zarr passes over members with incomplete metadata; stray files are nobody's business
-                if any_exists(self._node, *(f"{name}/{file}" for file in ("zarr.json", ".zarray", ".zgroup"))):
-                    self._left_out.append(LeftOut((*self._key, name), "its metadata is incomplete"))
-            elif isinstance(member, BaseException):
-                self._try_codes(name, member)
+            if isinstance(member, BaseException):
+                found = f"its metadata cannot be read ({type(member).__name__}: {member})"
+                reason = str(member) if isinstance(member, NotEnteredError) else found
+                self._left_out.append(LeftOut((*self._key, name), reason))
             else:
                 yield name, member
 
-    def _try_codes(self, name: str, error: BaseException) -> None:
-        """Open an array of a dtype that numpy lacks through its codes, or leave the member out."""
+    def _add(self, name: str, member: zarr.Array[Any] | CodedArray) -> None:
         try:
-            array, torch_dtype = open_as_codes(self._node.store, f"{self._node.path}/{name}".lstrip("/"))
-        except Exception:
-            reason = f"its metadata cannot be read ({type(error).__name__}: {error})"
-            self._left_out.append(LeftOut((*self._key, name), reason))
-            return
-        self._add(name, array, torch_dtype)
-
-    def _add(self, name: str, array: zarr.Array[Any], torch_dtype: str | None = None) -> None:
-        try:
-            self._add_checked(name, array, torch_dtype)
+            self._add_checked(name, *(member if isinstance(member, CodedArray) else (member, None)))
         except Exception as error:
             reason = f"it cannot be read ({type(error).__name__}: {error})"
             self._left_out.append(LeftOut((*self._key, name), reason))
@@ -269,8 +272,8 @@ class _GroupReader:
         attrs = dict(array.attrs)
         # stale consolidated metadata lists arrays that are gone, and zarr reads these as fill values; remote stores are not
         # asked, since that takes a request for each array
-        is_listed = self._node.metadata.consolidated_metadata is not None and not is_remote(self._node.store)
-        if is_listed and not any_exists(self._node, f"{name}/zarr.json", f"{name}/.zarray"):
+        is_listed = self._owner.tree.is_consolidated and not is_remote(self._node.store)
+        if is_listed and read_documents([array.store_path], array.metadata.zarr_format)[0] is None:
             reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
             self._left_out.append(LeftOut((*self._key, name), reason))
             return
@@ -309,13 +312,18 @@ class _GroupReader:
         else:
             self._arrays[name] = stored
 
+    def _where(self, name: str) -> str:
+        """How messages call a member."""
+        return f"{self._owner.description}, array {'/'.join((*self._key, name))!r}"
+
     def _add_non_tensor(self, name: str, attrs: Mapping[str, Any]) -> None:
-        where = f"{self._owner.description}, entry {'/'.join((*self._key, name))!r}"
         payload = self._payloads.get(name, b"")
         if isinstance(payload, BaseException):
             raise payload
         try:
-            value, ndim = decode_non_tensor(payload, attrs, where, allow_pickle=self._owner.options.allow_pickle)
+            value, ndim = decode_non_tensor(
+                payload, attrs, self._where(name), allow_pickle=self._owner.options.allow_pickle
+            )
         except PermissionError as error:
             self._left_out.append(LeftOut((*self._key, name), str(error)))
             return
@@ -353,13 +361,23 @@ class _GroupReader:
             and array.ndim
             and ("_nczarr_array" in attrs or self._owner.nczarr)
         ):
-            found = nczarr_dims(self._node, name, attrs)
+            found = self._nczarr_dims(name, attrs)
         if found is not None and len(found) == array.ndim:
             return tuple(found), any(dim is not None for dim in found) or not array.ndim, True
         found = dims_from_attribute(attrs, array.ndim) or self._multiscales.get(name)
         if found is not None and len(found) == array.ndim:
             return tuple(found), True, False
         return (None,) * array.ndim, False, False
+
+    def _nczarr_dims(self, name: str, attrs: Mapping[str, Any]) -> list[str] | None:
+        """NCZarr records fully qualified dims in ``.zarray``, newer versions in ``.zattrs``."""
+        record = attrs.get("_nczarr_array")
+        if record is None:
+            content = run(get_bytes(self._node.store, join(self._node.path, name, ".zarray")))
+            record = {} if content is None else parse(content, dict[str, Any], ".zarray").get("_NCZARR_ARRAY", {})
+        found = checked(record, _NczarrArray, "_NCZARR_ARRAY")
+        refs = found.dimension_references if found.dimrefs is None else found.dimrefs
+        return None if refs is None else [ref.rsplit("/", 1)[-1] for ref in refs]
 
     def _through_xarray(
         self,
@@ -388,7 +406,7 @@ class _GroupReader:
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
             guard = Guard.of(array, torch_dtype)
-            data = data if guard is None else GuardedArray(data, guard)
+            data = ZarrArray(data, self._where(name), guard)
             straight = None if guard is None else as_raw(array, data, guard)
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
@@ -412,6 +430,11 @@ class _GroupReader:
             )
         self._owner.fields[key] = group  # which stands for a structured array
         self._groups.append(name)
+
+
+def _decoded_bytes(array: zarr.Array[Any]) -> int:
+    """How many bytes there are at most at once, when an array is read as a whole."""
+    return max(math.prod(array.shape), math.prod(array.shards or array.chunks)) * array.dtype.itemsize
 
 
 def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:

@@ -31,10 +31,14 @@ from ..._compat.zarr import (
     each_at_once,
     get_bytes,
     is_transactional,
+    join,
     run,
     set_bytes,
 )
+from ...core.documents import checked, parse
 from ...core.metadata import COMMIT_ATTR
+from ...core.model import why_no_key
+from ...core.printable import printable
 from ..fingerprint import ChangedError
 
 LOCK = ".xarray-tensordict.lock"
@@ -132,7 +136,7 @@ class Staged(WrapperStore[Store]):
     def document(self, key: str) -> dict[str, Any] | None:
         """A document as it is to be."""
         content = run(self._document(key))
-        return None if content is None else json.loads(content)
+        return None if content is None else parse(content, dict[str, Any], key)
 
     def put(self, key: str, content: bytes | None) -> None:
         """Change a document; None removes it."""
@@ -190,11 +194,6 @@ class Staged(WrapperStore[Store]):
 def is_document(key: str) -> bool:
     """Whether a key is that of a document of metadata."""
     return key.rpartition("/")[2] in METADATA_KEYS
-
-
-def join(*parts: str) -> str:
-    """The key of what is at a path below another."""
-    return "/".join(part for part in parts if part)
 
 
 def attrs_key(path: str, zarr_format: int) -> str:
@@ -258,7 +257,7 @@ def _switch(store: Store, root: str, before: Documents, after: Mapping[str, byte
 def _marked(key: str, before: Documents) -> bytes:
     """The document at a key with the mark: all documents as they were."""
     content = before[key]
-    whole = {} if content is None else json.loads(content)
+    whole = {} if content is None else parse(content, dict[str, Any], key)
     attrs = whole.setdefault("attributes", {}) if key.endswith(".json") else whole
     attrs[COMMIT_ATTR] = {key: None if content is None else content.decode() for key, content in before.items()}
     return as_json(whole)
@@ -270,9 +269,12 @@ def _write_before(store: Store, last: str, documents: Mapping[str, bytes | None]
     _write(store, {last: documents[last]} if last in documents else {})
 
 
-def _held_in(attrs: Mapping[str, Any]) -> Documents:
-    """The documents as a mark holds them."""
-    held: Any = attrs[COMMIT_ATTR]
+def _held_in(attrs: Mapping[str, Any], where: str) -> Documents:
+    """The documents as a mark holds them; they are written to the store, and nothing else may be."""
+    held = checked(attrs[COMMIT_ATTR], dict[str, str | None], f"{where}, {COMMIT_ATTR}")
+    for key in held:
+        if not is_document(key) or why_no_key(key) is not None:
+            raise ValueError(f"{where}, {COMMIT_ATTR}: {key!r} is no document of a store; delete the attribute")
     return {key: None if text is None else text.encode() for key, text in held.items()}
 
 
@@ -280,8 +282,8 @@ def roll_back(store: Store, root: str) -> None:
     """Put the documents back that a killed commit has left changed; to be called by one who has taken the store."""
     key = pending(store, root)
     if key is not None:
-        whole = json.loads(run(get_bytes(store, key)) or b"{}")
-        _write_before(store, key, _held_in(whole["attributes"] if key.endswith(".json") else whole))
+        whole = parse(run(get_bytes(store, key)) or b"{}", dict[str, Any], f"{store}, {key}")
+        _write_before(store, key, _held_in(whole["attributes"] if key.endswith(".json") else whole, str(store)))
 
 
 def pending(store: Store, root: str) -> str | None:
@@ -294,19 +296,19 @@ def pending(store: Store, root: str) -> str | None:
     return None
 
 
-def as_committed(group: zarr.Group) -> zarr.Group:
-    """The outermost group as it is without a commit that is on its way, or was killed.
+def as_committed(store: Store, root: str, attrs: Mapping[str, Any], where: str) -> Store:
+    """A store without a commit that is on its way, or was killed, as the attributes of its outermost group say.
 
-    What a killed writer has left in a local store is put back; where that is not possible, the group is shown as it was.
+    What a killed writer has left in a local store is put back; where that is not possible, the store is shown as it was.
     Consolidated metadata changes as a whole, and needs none of this.
+
+    Raises
+    ------
+    ValueError
+        Where the attributes hold something else than documents of the store.
     """
-    if COMMIT_ATTR not in group.attrs or group.metadata.consolidated_metadata is not None:
-        return group
-    version: Any = group.metadata.zarr_format
-    is_rolled_back = _rolled_back(group.store, group.path)
-    store = group.store if is_rolled_back else Staged(group.store, _held_in(group.attrs.asdict()))
-    found = zarr.open_group(store, path=group.path, mode="r", use_consolidated=False, zarr_format=version)
-    return as_committed(found) if is_rolled_back else found
+    held = _held_in(attrs, where)
+    return store if _rolled_back(store, root) else Staged(store, held)
 
 
 def _rolled_back(store: Store, root: str) -> bool:
@@ -373,7 +375,7 @@ class Taken:
                 if found == token:
                     return
                 if time.monotonic() > end:
-                    holder = "another writer" if found is None else found.decode(errors="replace")
+                    holder = "another writer" if found is None else printable(found.decode(errors="replace"))
                     raise BlockingIOError(
                         f"{self._where}: {holder} is changing the store, and has not finished within {wait:g} s. Nothing was "
                         f"changed: try again. If that writer is gone, delete the object {self._key!r} in the store"

@@ -17,7 +17,7 @@ import xarray as xr
 import zarr
 
 from ..._compat.xarray import remade
-from ..._compat.zarr import on_store
+from ..._compat.zarr import join, on_store
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -25,8 +25,10 @@ from ...core.metadata import (
     NON_TENSOR_ATTR,
     STACK_ATTR,
     UNBATCHED_NAME,
+    Incomplete,
     batch_record,
     parse_array_record,
+    parse_batch_record,
 )
 from ...core.model import GroupBatch, Key, path_key
 from ...dataset.entries import td_names
@@ -40,11 +42,11 @@ from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
 from ..places import reads_from
 from .change import Change, Region, zarr_writes
-from .completeness import tell_incomplete
+from .completeness import mark_of, tell_incomplete
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .transaction import join, taken
+from .transaction import taken
 from .write import ZarrTarget, resolve_target
 
 
@@ -79,10 +81,9 @@ class There:
         return self.change.target.name
 
     @property
-    def mark(self) -> Mapping[str, Any] | None:
+    def mark(self) -> Incomplete | None:
         """The mark of a store that is not complete."""
-        found = self.groups[""].attrs.get(INCOMPLETE_ATTR)
-        return found if isinstance(found, Mapping) else None
+        return mark_of(self.groups[""])
 
     def member(self, key: Key) -> zarr.Array[Any] | None:
         """The array of a variable; None where it is kept as JSON: in a text of its own, or in the entry ``_unbatched``."""
@@ -114,10 +115,9 @@ def open_there(source: Source, target: ZarrTarget, options: ZarrOptions) -> Ther
         asked = StoreOptions(group=change.path, consolidated=False)
         reader = ZarrGroupStore.open(target.store, target.description, asked)
         ds = open_flat(reader, OpenOptions(nested=True))
-    group = zarr.open_group(target.store, path=change.path, mode="r", use_consolidated=False)
-    members = dict(walk_members(group))
+    members = dict(reader.tree.walk(reader.zarr_group))
     arrays = {name: node for name, node in members.items() if isinstance(node, zarr.Array)}
-    groups = {"": group, **{name: node for name, node in members.items() if isinstance(node, zarr.Group)}}
+    groups = {"": reader.zarr_group, **{name: node for name, node in members.items() if isinstance(node, zarr.Group)}}
     there = There(ds, infer_dataset(ds).groups if ds.variables else {}, arrays, groups, change)
     refused = []
     written = [target.place.below(str(name)) for name in source.flat.variables if name in ds.variables]
@@ -157,7 +157,7 @@ def _write_part(
             raise ChangedError(f"{there.where}: {array.path!r} was changed by another program just now; try again")
         change.staged.edit(document, shape=list(stored))
     target = on_store(array, change.staged.inner, stored)
-    if there.mark is not None and there.mark.get("kind") == "create":
+    if there.mark is not None and there.mark.kind == "create":
         # as long as the mark is there, a chunk that is missing counts as not written
         target = target.with_config({"write_empty_chunks": True})
     change.blocks.append((encoded.data, target, tuple(where[axis] for axis in axes)))
@@ -182,10 +182,9 @@ def _record_batches(there: There) -> None:
         batch = next((there.batches[key[:n]] for n in range(len(key), -1, -1) if key[:n] in there.batches), None)
         if batch is None or BATCH_ATTR not in group.attrs:
             continue
-        found: Any = group.attrs[BATCH_ATTR]
-        names = found.get("names") if isinstance(found, Mapping) else None
+        names = parse_batch_record(group.attrs[BATCH_ATTR], there.where).names
         if names is None or len(names) != len(batch.sizes):
-            names = td_names(batch)
+            names = tuple(td_names(batch))
         there.change.set_attrs(group.path, **{BATCH_ATTR: batch_record(batch.sizes, names)})
         for name, array in there.arrays.items():
             if name.rpartition("/")[0] == path and STACK_ATTR in array.attrs:
@@ -421,7 +420,7 @@ def _complete(there: There, names: set[str]) -> None:
     """
     if there.mark is None:
         return
-    told, arrays = tell_incomplete(there.groups[""]), set(there.mark.get("arrays", ()))
+    told, arrays = tell_incomplete(there.groups[""]), set(there.mark.arrays)
     if told is not None and not (arrays and arrays <= names):
         raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
     there.change.set_attrs(there.change.path, **{INCOMPLETE_ATTR: None})

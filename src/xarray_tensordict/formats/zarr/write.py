@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +13,19 @@ from typing import Any, Literal
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
-from ..._compat.zarr import each_at_once, get_bytes, holds_something, is_transactional, run, set_bytes
+from ..._compat.zarr import (
+    Document,
+    each_at_once,
+    get_bytes,
+    holds_something,
+    is_transactional,
+    join,
+    read_documents,
+    run,
+    set_bytes,
+)
 from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
@@ -24,9 +33,10 @@ from ...writing.replacing import replaced
 from ...writing.running import compute_all
 from ..places import Place, place_of, refuse_reading_from
 from ..registry import describe_source
+from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
-from .transaction import LOCK, is_document, join, pending, taken
+from .transaction import LOCK, is_document, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
@@ -362,12 +372,13 @@ class ZarrTarget:
 
 def node_at(store: Store, path: str) -> tuple[str, int] | None:
     """What is at a path of a store, "group" or "array", and its zarr format; None where there is nothing."""
-    found = run(get_bytes(store, join(path, "zarr.json")))
-    if found is not None:
-        return str(json.loads(found).get("node_type")), 3
-    for name, kind in ((".zgroup", "group"), (".zarray", "array")):
-        if run(get_bytes(store, join(path, name))) is not None:
-            return kind, 2
+    for version in (3, 2):
+        (found,) = read_documents([StorePath(store, path)], version)
+        if isinstance(found, BaseException) and not isinstance(found, KeyError):  # of stores that have no v2
+            raise found
+        if isinstance(found, Document):
+            kind = "array" if found.file == ".zarray" else "group"
+            return str(loaded(found).content.get("node_type", kind)), version
     return None
 
 

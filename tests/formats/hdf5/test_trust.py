@@ -1,0 +1,345 @@
+"""HDF5 files of strangers: nothing in them kills the process, hangs it, or raises an error without a name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+import xarray_tensordict as xt
+from xarray_tensordict.core.documents import LARGEST
+from xarray_tensordict.formats.registry import find_source
+from xarray_tensordict.warnings import LeftOutWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::xarray_tensordict.InferredBatchWarning")
+
+JSON_MARK = '{"encoding": "json"}'
+
+
+def made(path: Path, fill: Callable[[h5py.File], Any]) -> Path:
+    with h5py.File(path, "w") as file:
+        file["ok"] = np.arange(6.0)
+        fill(file)
+    return path
+
+
+def open_quietly(path: Path) -> xr.Dataset:
+    return xr.open_dataset(path, engine="tensordict", nested=True)
+
+
+# -- the interpreter lives ---------------------------------------------------------------------------------------------
+
+VLEN_REFS = h5py.vlen_dtype(h5py.ref_dtype)
+USE = np.dtype([("dataset", h5py.ref_dtype), ("dimension", "i4")])
+
+ODD_VALUES: dict[str, Callable[[h5py.File], tuple[Any, Any]]] = {
+    "a number": lambda f: (-1, None),
+    "text": lambda f: ("time", None),
+    "a null dataspace": lambda f: (h5py.Empty("f4"), None),
+    "no element": lambda f: (np.zeros(0), None),
+    "a table": lambda f: (np.zeros((2, 2)), None),
+    "bytes that are no UTF-8": lambda f: (np.array([b"\xff\xfe", b"a"], "S2"), None),
+    "a reference": lambda f: (f["ok"].ref, None),
+    "a region": lambda f: (f["ok"].regionref[:2], None),
+    "null references": lambda f: (_rows([h5py.Reference()], [h5py.Reference()]), VLEN_REFS),
+    "references to groups": lambda f: (_rows([f["g"].ref], [f.ref]), VLEN_REFS),
+    "references to itself": lambda f: (_rows([f["y"].ref], [f["y"].ref]), VLEN_REFS),
+    "too few lists": lambda f: (_rows([f["x"].ref]), VLEN_REFS),
+    "lists of numbers": lambda f: (_rows([1.0], [2.0], dtype="f8"), h5py.vlen_dtype("f8")),
+    "uses of axes that are not there": lambda f: (np.array([(f["y"].ref, 99), (f["g"].ref, -1)], USE), USE),
+}
+
+
+def _rows(*rows: list[Any], dtype: Any = h5py.ref_dtype) -> np.ndarray[Any, Any]:
+    found = np.empty(len(rows), object)
+    for number, row in enumerate(rows):
+        found[number] = np.array(row, dtype)
+    return found
+
+
+def _with_odd_attributes(path: Path, names: list[str]) -> list[Path]:
+    paths = []
+    for number, (value, owner) in enumerate((value, owner) for value in ODD_VALUES.values() for owner in "xyu"):
+        file_path = path / f"{number}.h5"
+        with h5py.File(file_path, "w") as file:
+            file["ok"] = np.arange(6.0)
+            file["x"] = np.arange(6.0)
+            file["x"].make_scale("x")
+            file["y"] = np.ones((6, 4))
+            file["y"].dims[0].attach_scale(file["x"])
+            file.create_group("g")
+            file.create_dataset("u", (4,), "f4", maxshape=(None,)).make_scale("u")
+            content, dtype = value(file)
+            for name in names:
+                if name in file[owner].attrs:
+                    del file[owner].attrs[name]
+                file[owner].attrs.create(name, content, dtype=dtype)
+        paths.append(file_path)
+    return paths
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["DIMENSION_LIST"],
+        ["DIMENSION_LABELS"],
+        ["REFERENCE_LIST"],
+        ["CLASS", "NAME"],
+        ["_Netcdf4Dimid", "_Netcdf4Coordinates"],
+        ["DimensionNames"],
+    ],
+    ids=" ".join,
+)
+def test_attributes_of_dimension_scales_may_hold_anything(tmp_path: Path, names: list[str]) -> None:
+    paths = list(map(str, _with_odd_attributes(tmp_path, names)))
+    code = f"""
+        import warnings; warnings.simplefilter("ignore")
+        import numpy as np, xarray as xr, xarray_tensordict
+        for path in {paths}:
+            ds = xr.open_dataset(path, engine="tensordict").load()
+            np.testing.assert_array_equal(ds["ok"], np.arange(6.0))
+            np.testing.assert_array_equal(ds["y"], np.ones((6, 4)))
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("names", [("v",), ("v", "w")], ids=["itself", "a circle"])
+def test_a_virtual_dataset_made_of_itself_is_left_out(tmp_path: Path, names: tuple[str, ...]) -> None:
+    def fill(file: h5py.File) -> None:
+        for name, source in zip(names, (*names[1:], names[0]), strict=True):
+            layout = h5py.VirtualLayout((6,), float)
+            layout[...] = h5py.VirtualSource(".", source, (6,))
+            file.create_virtual_dataset(name, layout)
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning, match="virtual dataset that is made of itself"):
+        ds = open_quietly(path)
+    assert list(ds.data_vars) == ["ok"]
+
+
+# -- no loop, no bomb --------------------------------------------------------------------------------------------------
+
+
+def test_groups_that_are_linked_to_one_another_have_an_end(tmp_path: Path) -> None:
+    def fill(file: h5py.File) -> None:
+        group = file
+        for _ in range(24):  # 2 ** 24 paths
+            inner = group.create_group("a")
+            group["b"] = inner
+            group = inner
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.raises(ValueError, match="linked to one another") as error:
+        open_quietly(path)
+    assert "s.h5" in str(error.value)
+
+
+def test_groups_are_followed_to_a_depth(tmp_path: Path) -> None:
+    path = made(tmp_path / "s.h5", lambda file: file.create_group("/".join(["g"] * 200)))
+    with pytest.raises(ValueError, match=r"s\.h5: expected at most 32 levels of groups"):
+        open_quietly(path)
+    assert xr.open_dataset(path, engine="tensordict", group="/".join(["g"] * 190), nested=True).sizes == {}
+
+
+def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
+    def fill(file: h5py.File) -> None:
+        file.create_group("g/h")
+        file["g/h/up"] = file["g"]
+        file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("/a")
+        file["root"] = h5py.SoftLink("/")
+        file["out"] = h5py.ExternalLink("s.h5", "/out")
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning, match="enclosing group"):
+        ds = open_quietly(path)
+    assert list(ds.variables) == ["ok"]
+
+
+@pytest.mark.parametrize("name", ["b", "_unbatched"])
+@pytest.mark.parametrize("dtype", ["u1", f"S{LARGEST + 1}"])
+def test_values_that_inflate_are_not_read_when_a_file_is_opened(tmp_path: Path, name: str, dtype: str) -> None:
+    def fill(file: h5py.File) -> None:
+        if dtype == "u1":
+            dataset = file.create_dataset(name, (2**31,), "u1", chunks=(2**20,), compression="gzip", fillvalue=32)
+        else:
+            dataset = file.create_dataset(name, (), dtype)
+        dataset.attrs["__tensordict_non_tensor__"] = JSON_MARK
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning, match=f"{name}.*values have {LARGEST} at most"):
+        assert list(open_quietly(path).variables) == ["ok"]
+
+
+@pytest.mark.parametrize("chunks", [(1000,), None], ids=["chunks", "contiguous"])
+def test_a_shape_larger_than_memory_opens_and_is_refused_where_it_is_read(tmp_path: Path, chunks: Any) -> None:
+    path = made(tmp_path / "s.h5", lambda file: file.create_dataset("huge", (10**15,), "f8", chunks=chunks))
+    ds = open_quietly(path)
+    assert ds["huge"].shape == (10**15,)
+    assert ds["huge"][10**14].item() == 0
+    with pytest.raises(OSError, match=r"s\.h5: 'huge': it does not fit into memory"):
+        ds["huge"].load()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+@pytest.mark.parametrize("what", ["fifo", "device"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    path = Path("/dev/zero") if what == "device" else tmp_path / "s.h5"
+    if what == "fifo":
+        os.mkfifo(path)
+    start = time.monotonic()
+    for attempt in (find_source, lambda path: xr.Dataset({"x": ("t", [1.0])}).td.to_h5(path, mode="w")):
+        with pytest.raises(ValueError, match="a FIFO, a socket or a device|a device or a pipe"):
+            attempt(path)
+    assert time.monotonic() - start < 10
+    assert not path.is_file()
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", ["[1]", "3", '"text"', "{", '{"attrs": 3}', '{"role": ["data"]}', '{"dims": [1]}'])
+def test_a_malformed_record_is_left_out_by_name(tmp_path: Path, document: str) -> None:
+    def fill(file: h5py.File) -> None:
+        file["x"] = np.arange(6)
+        for owner in (file, file["x"]):
+            owner.attrs["__xarray_tensordict__"] = document
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning, match="attribute '__xarray_tensordict__' of 'x'"):
+        ds = open_quietly(path)
+    assert set(ds.data_vars) == {"ok", "x"}
+
+
+@pytest.mark.parametrize(
+    "document", ["{", '{"batch_size": [true]}', '{"batch_size": ["6"]}', '{"batch_size": 6}', "[" * 9999]
+)
+def test_a_malformed_batch_is_refused_by_name(tmp_path: Path, document: str) -> None:
+    path = made(tmp_path / "s.h5", lambda file: file.attrs.update({"__tensordict__": document}))
+    for attempt in (open_quietly, xt.open_persistent, xt.inspect):
+        with pytest.raises(ValueError, match=r"s\.h5.*'__tensordict__'"):
+            attempt(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["{", "[1]", '{"kind": "append", "before": [1]}', '{"kind": "append", "before": {"/ok": ["a"]}}', '{"kind": 3}'],
+)
+def test_a_malformed_mark_of_an_append_is_named(tmp_path: Path, document: str) -> None:
+    mark = {"__xarray_tensordict_incomplete__": document}
+    path = made(tmp_path / "s.h5", lambda file: file.attrs.update(mark))
+    with pytest.warns(LeftOutWarning, match="__xarray_tensordict_incomplete__"):
+        ds = open_quietly(path)
+    np.testing.assert_array_equal(ds["ok"], np.arange(6.0))
+
+
+@pytest.mark.filterwarnings("ignore::xarray_tensordict.IncompleteStoreWarning")
+@pytest.mark.parametrize("before", [[7], [3, 3]])
+def test_a_mark_of_an_append_shows_no_rows_that_are_not_there(tmp_path: Path, before: list[int]) -> None:
+    mark = f'{{"kind": "append", "dim": "t", "group": "/", "before": {{"/ok": {before}}}}}'
+    path = made(tmp_path / "s.h5", lambda file: file.attrs.update({"__xarray_tensordict_incomplete__": mark}))
+    with pytest.warns(LeftOutWarning, match="'ok'"):
+        assert not open_quietly(path).variables
+
+
+@pytest.mark.parametrize("path", ["", "/abs", "a//b", "..", "../x", "a/../b"])
+def test_names_of_the_unbatched_entry_obey_the_law(tmp_path: Path, path: str) -> None:
+    encoded = f'{{"{path}": {{"dims": ["x"], "dtype": "float64", "attrs": {{}}, "role": "data", "data": [1.0]}}}}'
+
+    def fill(file: h5py.File) -> None:
+        file["_unbatched"] = encoded
+        file["_unbatched"].attrs["__tensordict_non_tensor__"] = JSON_MARK
+
+    file_path = made(tmp_path / "s.h5", fill)
+    for attempt in (open_quietly, xt.open_persistent):
+        with pytest.raises(ValueError, match=r"s\.h5.*_unbatched"):
+            attempt(file_path)
+
+
+def test_names_that_are_no_text_or_lead_elsewhere_are_left_out(tmp_path: Path) -> None:
+    def fill(file: h5py.File) -> None:
+        for name in (b"n\xff", b"..", b"g\xff/x"):
+            file[name] = np.arange(6.0)
+        h5py.h5a.create(file["ok"].id, b"a\xff", h5py.h5t.IEEE_F64LE, h5py.h5s.create(h5py.h5s.SCALAR))
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning) as warned:
+        ds = open_quietly(path)
+    text = str(warned[0].message)
+    assert list(ds.variables) == ["ok"]
+    assert not ds["ok"].attrs
+    assert all(name in text for name in ("n\\\\xff", "g\\\\xff", "'..'", "a\\\\xff"))
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "open and load": lambda path: open_quietly(path).load(),
+    "to_tensordict": lambda path: open_quietly(path).td.to_tensordict(),
+    "lazy": lambda path: xt.open_persistent(path).to_tensordict(),
+    "rows": lambda path: xt.open_persistent(path)[[0, 5]],
+    "batches": lambda path: list(open_quietly(path).td.batches(4)),
+    "dask": lambda path: xr.open_dataset(path, engine="tensordict", chunks={}).compute(scheduler="sync"),
+}
+FILTERS: dict[str, dict[str, Any]] = {
+    "gzip": {"compression": "gzip"},
+    "lzf": {"compression": "lzf"},
+    "checksum": {"fletcher32": True},
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("stored", FILTERS)
+def test_a_damaged_chunk_is_named(tmp_path: Path, stored: str, reader: str) -> None:
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("obs", data=np.arange(64.0).reshape(8, 8), chunks=(8, 8), **FILTERS[stored])
+        file["obs"].dims[0].label = "time"
+        place = file["obs"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[place + 8 : place + 40] = b"\xff" * 32
+    path.write_bytes(content)
+    with pytest.raises(OSError, match=r"s\.h5: 'obs': it cannot be read"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_was_cut_is_named(tmp_path: Path, reader: str) -> None:
+    path = made(tmp_path / "s.h5", lambda file: None)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(OSError, match=r"s\.h5"):
+        READERS[reader](path)
+
+
+def test_a_damaged_group_is_left_out_and_the_others_are_read(tmp_path: Path) -> None:
+    path = made(tmp_path / "s.h5", lambda file: file.create_group("g").create_dataset("x", data=np.arange(6.0)))
+    content = path.read_bytes()
+    heaps = [place for place in range(len(content)) if content.startswith(b"HEAP", place)]
+    path.write_bytes(content[: heaps[-1]] + b"HEEP" + content[heaps[-1] + 4 :])
+    with pytest.warns(LeftOutWarning, match="'g'"):
+        ds = open_quietly(path)
+    assert list(ds.variables) == ["ok"]
+
+
+def test_text_that_is_no_utf8_is_read_and_does_not_raise(tmp_path: Path) -> None:
+    def fill(file: h5py.File) -> None:
+        fixed = file.create_dataset("fixed", (2,), h5py.string_dtype("utf-8", 2))
+        fixed[...] = np.array([b"\xff\xfe", b"ok"], h5py.string_dtype("utf-8", 2))
+        file.create_dataset("long", (2,), h5py.string_dtype())
+        h5py.h5d.DatasetID.write(
+            file["long"].id, h5py.h5s.ALL, h5py.h5s.ALL, np.array([b"\xff\xfe", b"ok"], h5py.string_dtype())
+        )
+
+    ds = open_quietly(made(tmp_path / "s.h5", fill))
+    assert ds["fixed"].values.tolist() == [b"\xff\xfe", "ok"]
+    assert ds["long"].values.tolist() == ["\udcff\udcfe", "ok"]
