@@ -66,6 +66,8 @@ def test_names_of_groups_and_text_of_attributes():
 class Groups:
     """A store of groups without arrays; `asked` lists the groups that were opened."""
 
+    description = "a store"
+
     def __init__(self, **attrs):
         self.attrs, self.asked = attrs, []
 

@@ -479,6 +479,10 @@ def test_an_entry_that_cannot_be_is_left_out(path, changes, message):
         ),
         ('{"_type": "x", "shape": [true]}', r"Expected `int`, got `bool` - at `\$\.shape\[0\]`"),
         ('{"_type": "x", "shape": [], "_names": [1]}', r"Expected `str \| null`, got `int` - at `\$\._names\[0\]`"),
+        (
+            '{"_type": "x", "shape": [3, 2], "_names": ["t"]}',
+            r"it has 2 batch sizes \(\[3, 2\]\) and 1 names \(\['t'\]\)",
+        ),
         ('{"_type": "x", "stack_dim": "0"}', r"Expected `int \| null`, got `str` - at `\$\.stack_dim`"),
         ('{"_type": "x", "shape": [], "_format_version": "1"}', r"Expected `int`, got `str`"),
         ('{"_type": "x", "shape": [], "_format_version": 9}', "format version 9, expected at most 1"),

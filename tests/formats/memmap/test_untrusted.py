@@ -238,3 +238,18 @@ def test_the_note_of_a_writer_that_is_damaged_is_named(path, tmp_path):
     (buffer / "writer" / "metadata.json").write_text('{"cursor": "1"}')
     with pytest.raises(ValueError, match=r"writer/metadata\.json: Expected `int \| null`, got `str` - at `\$\.cursor`"):
         xr.open_dataset(buffer, engine="tensordict")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_archive_that_says_that_a_member_is_huge_is_not_believed(path, tmp_path, method):
+    edit(path / "meta.json", x={"dtype": "torch.float32", "shape": [10**8]})
+    archive = tmp_path / "saved.tdz"
+    with zipfile.ZipFile(archive, "w", method) as opened:
+        for file in sorted(path.rglob("*.*")):
+            opened.write(file, file.relative_to(path))
+        info = opened.getinfo("x.memmap")
+        info.file_size, info.compress_size = (
+            4 * 10**8,
+            4 * 10**8 if method == zipfile.ZIP_STORED else info.compress_size,
+        )
+    assert left_out(archive, r"'x': its file x\.memmap has \d+ bytes, .* which is 400000000 bytes") == ["n/z", "y"]

@@ -36,6 +36,8 @@ ZIP_ERRORS = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, KeyError),
     *(struct.error, zlib.error, lzma.LZMAError),
 )
+_MOST_COMPRESSED = 2**17
+"""How many bytes one byte of an archive can be, at most (bzip2: about 50,000)."""
 _UNSAFE = {*'/<>:"|?*\\ \0%', *map(chr, range(32)), chr(127)}
 
 
@@ -104,7 +106,11 @@ def size_of(file: Location) -> int:
     if isinstance(file, zipfile.Path):
         if not file.exists():
             raise FileNotFoundError(f"there is no {file}")
-        return int(file.root.getinfo(file.at).file_size) if file.is_file() else 0
+        if not file.is_file():
+            raise ValueError(f"{file}: expected a file, found a folder")
+        info, held = file.root.getinfo(file.at), os.path.getsize(str(file.root.filename))
+        # what the archive says of it may be wrong, and memory is taken for it
+        return min(info.file_size, held if info.compress_type == zipfile.ZIP_STORED else held * _MOST_COMPRESSED)
     status = os.stat(file)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(

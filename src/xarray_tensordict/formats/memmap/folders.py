@@ -40,8 +40,8 @@ _PLAIN_DTYPES = frozenset(
     "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()
 )
 _PICKLED = "it is a pickled Python object, and loading a pickle can run any code. Pass allow_pickle=True if you trust the store"
-_SLASH = "has a '/', and '/' separates nested keys in a Dataset; rename it with tensordict"
-_EMPTY = "is empty, and no variable has such a name; rename it with tensordict"
+_SLASH = "its key has a '/', and '/' separates nested keys in a Dataset; rename it with tensordict"
+_EMPTY = "its key is empty, and no variable has such a name; rename it with tensordict"
 _LOST = "so tensordict has written the values and not what they are; rename the key and save it again"
 _RAGGED = (
     "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict, or read it with tensordict.load"
@@ -186,12 +186,17 @@ class LevelReader:
                 f"{folder.path / META}: expected a tensordict, found {kind} ({folder.class_name}). tensordict.load(...) may "
                 f"know it; save its .contiguous() or .to_tensordict() to open it here"
             )
+        if words.names is not None and len(words.names) != len(words.shape):
+            raise ValueError(
+                f"{folder.path / META}: it has {len(words.shape)} batch sizes ({list(words.shape)}) and {len(words.names)} names "
+                f"({list(words.names)}); correct '_names', or delete it"
+            )
         level = Level(self._rows(words.shape, trimmed=folder.trimmed), words.names, tensorclass=words.tensorclass)
         for key, entry in folder.meta.items():
             if not isinstance(entry, dict):
                 continue
             if not key or "/" in key:
-                level.left_out[key] = f"its key {_SLASH if key else _EMPTY}"
+                level.left_out[key] = _SLASH if key else _EMPTY
             elif entry.get("type") is not None:
                 self._add_child(level, key, folder)
             else:
@@ -262,7 +267,7 @@ class LevelReader:
                 level.left_out["other.pickle"] = f"fields of {level.tensorclass}: {error}"
         for key, value in fields.items():
             if not key or "/" in key:
-                level.left_out[key] = f"its key {_SLASH if key else _EMPTY}"
+                level.left_out[key] = _SLASH if key else _EMPTY
             elif key in level.arrays or key in level.children:
                 level.left_out[key] = f"{folder.path / META} has a field of that name beside the entry, which is shown"
             else:
