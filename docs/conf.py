@@ -40,10 +40,17 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 os.environ["PYTHONWARNINGS"] = "ignore::FutureWarning"
 
-# Of an error a page shows the message, and not the paths of the machine that built it.
+# Errors and warnings are shown as their message, without the paths of the machine that built the page.
 profile = Path(__file__).parent / "_build" / "ipython" / "profile_default"
 profile.mkdir(parents=True, exist_ok=True)
-(profile / "ipython_kernel_config.py").write_text('c.InteractiveShell.xmode = "Minimal"\n')
+(profile / "ipython_kernel_config.py").write_text("""
+c.InteractiveShell.xmode = "Minimal"
+c.IPKernelApp.exec_lines = [
+    "import warnings",
+    "warnings.formatwarning = lambda message, category, *_, **__: f'{category.__name__}: {message}\\\\n'",
+    "del warnings",
+]
+""")
 os.environ["IPYTHONDIR"] = str(profile.parent)
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

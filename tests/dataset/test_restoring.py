@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 import zarr
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+from xarray_tensordict import LeftOutWarning
 
 KINDS = pytest.mark.parametrize("kind", ["zarr2", "zarr3", "h5"])
 
@@ -108,3 +108,43 @@ def test_an_entry_of_an_older_version_opens(tmp_path: Path, kind: str) -> None:
         assert found["step"].dtype == "m8[s]"
         assert found["step"].attrs["long_name"] == "step"
         assert "lat" in found.coords
+
+
+@pytest.mark.parametrize("form", ["zarr", "h5"])
+def test_times_that_another_program_made_finer_are_an_error_that_names_them(tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"s.{form}"
+    ds = xr.Dataset({"x": ("time", [1.0, 2.0]), "when": ("time", np.arange(2).astype("M8[D]").astype("M8[s]"))})
+    ds.td.set_batch_dims("time").td.to_h5(path) if form == "h5" else ds.td.set_batch_dims("time").td.to_zarr(path)
+    if form == "h5":
+        with h5py.File(path, "r+") as file:
+            file["when"][1] += 1
+    else:
+        array = zarr.open_array(path / "when", mode="r+")
+        array[1] = array[1] + np.timedelta64(1, "ns") if array.dtype.kind == "M" else array[1] + 1
+    with (
+        xr.open_dataset(path, engine="tensordict") as found,
+        pytest.raises(ValueError, match=rf"s\.{form}: 'when': .*some are finer"),
+    ):
+        found["when"].load()
+
+
+@pytest.mark.parametrize("scale", ["a/b", [1.0, 2.0], {"x": 1}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_array_whose_scale_is_no_number_is_left_out_by_name(tmp_path: Path, scale: Any, zarr_format: int) -> None:
+    root = zarr.open_group(tmp_path / "s", mode="w", zarr_format=zarr_format)
+    root.create_array("x", data=np.arange(6.0))
+    root.create_array("packed", data=np.arange(6), attributes={"scale_factor": scale})
+    with pytest.warns(LeftOutWarning, match=r"'packed'.*its scale_factor is .*decode_cf=False"):
+        ds = xr.open_dataset(tmp_path / "s", engine="tensordict")
+    assert list(ds.variables) == ["x"]
+    assert "packed" in xr.open_dataset(tmp_path / "s", engine="tensordict", decode_cf=False)
+
+
+def test_text_that_says_it_is_scaled_is_left_out_by_name(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "s.h5", "w") as file:
+        file["x"] = np.arange(6.0)
+        file.create_dataset("text", data=["a"] * 6, dtype=h5py.string_dtype())
+        file["text"].attrs["add_offset"] = 1
+    with pytest.warns(LeftOutWarning, match=r"'text'.*its add_offset is"):
+        ds = xr.open_dataset(tmp_path / "s.h5", engine="tensordict")
+    assert list(ds.variables) == ["x"]

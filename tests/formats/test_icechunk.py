@@ -107,3 +107,10 @@ def test_a_group_of_a_repository_opens_as_the_root(committed: Any, tmp_path: Pat
     assert xr.open_dataset(tmp_path / "repository", engine="tensordict", group="next")["t2m"].shape[0] == 4
     with pytest.raises(FileNotFoundError, match="group '/other' does not exist"):
         xr.open_dataset(tmp_path / "repository", engine="tensordict", group="other")
+
+
+def test_a_damaged_repository_is_an_error_that_names_it(committed: Any, tmp_path: Path) -> None:
+    (branch,) = (tmp_path / "repository" / "refs").rglob("ref.json")
+    branch.write_text("{}")
+    with pytest.raises(OSError, match="repository: it cannot be read"):
+        open_persistent(tmp_path / "repository")

@@ -111,3 +111,14 @@ def test_a_json_file_that_is_no_reference_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match=r"expected a zarr store, .* or a kerchunk reference, found a file"):
         xr.open_dataset(tmp_path / "a.json", engine="tensordict")
+
+
+def test_a_reference_with_an_odd_template_is_an_error_that_names_it(tmp_path: Path) -> None:
+    found = {
+        "version": 1,
+        "templates": {"u": "{{ [].__class__.__base__ }}"},
+        "refs": {"x/0": ["{{v}}", 0, 1], ".zgroup": "{}"},
+    }
+    (tmp_path / "refs.json").write_text(json.dumps(found))
+    with pytest.raises(OSError, match=r"refs\.json: it cannot be read"):
+        open_persistent(tmp_path / "refs.json")

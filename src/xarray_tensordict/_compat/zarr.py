@@ -348,13 +348,20 @@ async def _requested(zarr_format: int, place: StorePath) -> Document | None:
 def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[Read]:
     for start in range(0, len(asked), _ALONE):
         begun = time.perf_counter()
-        found = list(map(_read, asked[start : start + _ALONE]))
+        found = _read_some(asked[start : start + _ALONE])
         is_late = time.perf_counter() - begun > _LATE * len(found)
         yield from found
         if is_late:
+            rest = asked[start + _ALONE :]
+            size = -(-len(rest) // _THREADS) or 1
             with ThreadPoolExecutor(_THREADS) as threads:
-                yield from threads.map(_read, asked[start + _ALONE :])
+                for part in threads.map(_read_some, [rest[at : at + size] for at in range(0, len(rest), size)]):
+                    yield from part
             return
+
+
+def _read_some(asked: Sequence[tuple[int, str]]) -> list[Read]:
+    return list(map(_read, asked))
 
 
 def _read(asked: tuple[int, str]) -> Read:

@@ -234,13 +234,9 @@ def _no_longer_batched(ballot: Ballot, found: GroupBatch, given: GroupBatch) -> 
     ]
 
 
-def _sizes_of(info: ArrayInfo, dim: str) -> list[int]:
-    return [size for found, size in info.axes if found == dim]
-
-
 def _check_one_size(ballot: Ballot, given: BatchDims) -> None:
     for name in given_names(given):
-        holders = {size: voter.key for voter in ballot.voters for size in _sizes_of(voter, name)}
+        holders = {size: voter.key for voter in ballot.voters for dim, size in voter.axes if dim == name}
         if len(holders) > 1:
             told = ", ".join(f"{size} in {group_name(key[:-1])!r}" for size, key in sorted(holders.items())[:5])
             raise ValueError(

@@ -63,11 +63,16 @@ def describe_group(group: StoredGroup, dims: Mapping[str, tuple[str | None, ...]
             dims[name],
             _role(name, array, dims[name], claimed),
             array.unlimited,
-            {attr: array.attrs[attr] for attr in _CF_ATTRS if attr in array.attrs},
+            _cf_attrs(array.attrs),
             array.dtype.kind not in "fc",
         )
         for name, array in group.arrays.items()
     ]
+
+
+def _cf_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the inference reads; CF knows them as text alone, and a store may hold anything."""
+    return {name: attrs[name] for name in _CF_ATTRS if isinstance(attrs.get(name), str | bytes)}
 
 
 def _role(name: str, array: StoredArray, dims: tuple[str | None, ...], claimed: Iterable[str]) -> Role:
@@ -82,8 +87,7 @@ def describe_dataset(ds: xr.Dataset, prefix: Key = ()) -> list[ArrayInfo]:
     infos = []
     for name, variable in ds.variables.items():
         key = (*prefix, *key_of(name))
-        found = {attr: variable.encoding[attr] for attr in _CF_ATTRS if attr in variable.encoding}
-        found |= {attr: variable.attrs[attr] for attr in _CF_ATTRS if attr in variable.attrs}
+        found = _cf_attrs(variable.encoding) | _cf_attrs(variable.attrs)
         dims = tuple(str(dim) for dim in variable.dims)
         role: Role = "data"
         if name in ds.coords:

@@ -18,22 +18,18 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
 
     Groups of the same entries side by side are shown or left out together: one odd episode must not hide the others.
     """
-    if inference.batch_size:
-        return {}
     hidden: dict[Key, GroupBatch] = {}
     for key in sorted(inference.groups, key=len):
         if inference.groups[key].sizes and not is_within(key, hidden):
             hidden[key] = inference.groups[key]
-    shown = {kind for kind, keys in _alike(inference).items() if any(not inference.groups[key].sizes for key in keys)}
-    kinds = {key: kind for kind, keys in _alike(inference).items() for key in keys}
-    return {key: batch for key, batch in hidden.items() if kinds.get(key) not in shown}
+    alike = _alike(inference).values()
+    shown = {key for keys in alike if any(not inference.groups[each].sizes for each in keys) for key in keys}
+    return {key: batch for key, batch in hidden.items() if key not in shown}
 
 
 def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
     """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
     found: list[str] = []
-    if inference.batch_size:
-        return found
     for keys in _alike(inference).values():
         batched = [key for key in keys if inference.groups[key].sizes]
         others = [key for key in keys if not inference.groups[key].sizes]

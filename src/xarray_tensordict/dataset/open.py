@@ -51,7 +51,7 @@ from .hidden_groups import hidden_groups, hidden_text, is_within, mixed_groups, 
 from .index_fit import fit_indexes
 from .plain_appends import lagging_groups, lost_times
 from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, masked_text, masked_zeros, restore, stored_attrs
+from .restoring import claim_nested_coordinates, masked_text, masked_zeros, odd_scale, restore, stored_attrs
 from .tensorclasses import ENCODING_KEY, note_classes
 
 
@@ -80,16 +80,17 @@ class Layout:
     inference: Inference | None
     warnings: list[str]
     left_out: list[LeftOut]
+    description: str
     masked: list[str] = field(default_factory=list)
 
 
 def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     """Open a group, with what is nested in it, as one Dataset."""
-    shown = _shown_groups(store, options)
+    shown = [store.group()] if options.nested is False else walk(store)
     layout = lay_out(store, shown, options)
     hidden: dict[Key, GroupBatch] = {}
     episodes_in: Key | None = None
-    if options.nested is None and layout.inference is not None:
+    if options.nested is None and layout.inference is not None and not layout.inference.batch_size:
         hidden = hidden_groups(layout.inference)
         layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
         episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
@@ -97,7 +98,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
     if _lacks_record(layout):
-        layout.warnings.extend(lost_times(layout.groups, ds))
+        layout.warnings.extend(lost_times(layout.groups[()], ds))
     notes: dict[str, Any] = {}
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
@@ -114,7 +115,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     With `fit_parents`, a dim that has another size in a group above gets a name of its own, as a DataTree needs.
     """
     options = replace(options, nested=True)
-    layout = lay_out(store, list(walk(store)), options, fit_parents=fit_parents)
+    layout = lay_out(store, walk(store), options, fit_parents=fit_parents)
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)
@@ -155,10 +156,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
     return ds
 
 
-def _shown_groups(store: Store, options: OpenOptions) -> list[StoredGroup]:
-    return [store.group()] if options.nested is False else list(walk(store))
-
-
 def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *, fit_parents: bool = False) -> Layout:
     """Name the axes of all arrays of `groups` and decide on the batch where the opening needs it."""
     by_key = {group.key: group for group in groups}
@@ -182,7 +179,7 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
     named, settled = _name(by_key, infos, inference, argument, fit_parents=fit_parents)
     _prefer_chunks(by_key, named)
     warned = [*(inference.warnings if inference else ()), *settled]
-    return Layout(by_key, infos, named, inference, warned, left_out)
+    return Layout(by_key, infos, named, inference, warned, left_out, store.description)
 
 
 def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> ArrayInfo:
@@ -350,7 +347,11 @@ def _decode_group(
 ) -> tuple[dict[str, xr.Variable], set[str], dict[str, Any]]:
     everything = {name: _variable(array, layout.named[(*group.key, name)]) for name, array in group.arrays.items()}
     # non-tensor entries were decoded by the reader, and CF has no word for them
-    variables = {name: variable for name, variable in everything.items() if not group.arrays[name].non_tensor}
+    variables = {
+        name: variable
+        for name, variable in everything.items()
+        if not group.arrays[name].non_tensor and _unpacks(name, variable, group, layout, options)
+    }
     try:
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
     except Exception:
@@ -362,7 +363,9 @@ def _decode_group(
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
-        str(name): restore(kept[name], group.arrays[name].record)
+        str(name): restore(
+            kept[name], group.arrays[name].record, f"{layout.description}: {'/'.join((*group.key, name))!r}"
+        )
         if name in group.arrays and group.arrays[name].record
         else kept[name]
         for name in (*everything, *decoded)
@@ -383,6 +386,15 @@ def _decode_group(
 def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
     """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
     return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
+
+
+def _unpacks(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
+    """Whether numbers are scaled by numbers: xarray would find that out when values are read."""
+    odd = odd_scale(variable) if options.decoders.get("mask_and_scale") is not False else None
+    if odd is not None:
+        reason = f"its {odd} is {variable.attrs[odd]!r:.100}, and its dtype {variable.dtype}; open with decode_cf=False to get it as stored"
+        layout.left_out.append(LeftOut((*group.key, name), reason))
+    return odd is None
 
 
 def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:

@@ -20,8 +20,6 @@ def lagging_groups(
     groups: Mapping[Key, StoredGroup], infos: Mapping[Key, ArrayInfo], named: Mapping[Key, Dims]
 ) -> list[str]:
     """Nested groups that a program which does not know of them has left behind: it grew the root, whose record is gone."""
-    if () not in groups or groups[()].recorded is not None:
-        return []
     sizes = {
         dim: size
         for key, dims in named.items()
@@ -43,24 +41,21 @@ def lagging_groups(
     return told
 
 
-def lost_times(groups: Mapping[Key, StoredGroup], ds: xr.Dataset) -> list[str]:
+def lost_times(root: StoredGroup, ds: xr.Dataset) -> list[str]:
     """Times that a plain append has written as NaT: xarray does so, silently, where the resolution is not nanoseconds.
 
-    It also removes the record of the group. Only the last value is looked at, where there is no record, of the coordinate of
-    a dim (which has no gaps otherwise) and of arrays that are recorded as coordinates.
+    It also removes the record of the group, `root`. Only the last value is looked at, of the coordinate of a dim (which has no
+    gaps otherwise) and of arrays that are recorded as coordinates.
     """
     lost = []
-    for key, group in groups.items():
-        for name in group.arrays if group.recorded is None and not key else ():
-            variable = ds.variables.get(name)
-            if variable is None or variable.dtype.kind != "M" or not variable.size or not variable.ndim:
-                continue
-            stored = group.arrays[name]
-            labels = variable.dims == (name,) or "role" in stored.record
-            ours = labels and stored.attrs.get("units") == NS_UNITS
-            if ours and stored.dtype == np.dtype("int64"):
-                last = variable[tuple([slice(-1, None)] * variable.ndim)]
-                lost += [name] if np.isnat(last.values).all() else []
+    for name, stored in root.arrays.items():
+        variable = ds.variables.get(name)
+        if variable is None or variable.dtype.kind != "M" or not variable.size or not variable.ndim:
+            continue
+        labels = variable.dims == (name,) or "role" in stored.record
+        if labels and stored.attrs.get("units") == NS_UNITS and stored.dtype == np.dtype("int64"):
+            last = variable[tuple([slice(-1, None)] * variable.ndim)]
+            lost += [name] if np.isnat(last.values).all() else []
     if not lost:
         return []
     return [

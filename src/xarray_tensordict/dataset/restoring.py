@@ -57,7 +57,17 @@ def stored_attrs(attrs: Mapping[str, Any], record: ArrayRecord) -> dict[str, Any
     }
 
 
-def restore(variable: xr.Variable, record: ArrayRecord) -> xr.Variable:
+def odd_scale(variable: xr.Variable) -> str | None:
+    """The attribute by which the values of a variable cannot be scaled: it is no number, or they are none."""
+    for word in CF_SCALES:
+        if word in variable.attrs:
+            scale = np.asarray(variable.attrs[word])
+            if scale.dtype.kind not in "biuf" or scale.size != 1 or variable.dtype.kind not in "biufc":
+                return word
+    return None
+
+
+def restore(variable: xr.Variable, record: ArrayRecord, where: str) -> xr.Variable:
     """A decoded variable as it was written.
 
     Parameters
@@ -66,14 +76,16 @@ def restore(variable: xr.Variable, record: ArrayRecord) -> xr.Variable:
         As xarray has decoded it.
     record
         The array's own record; what it does not know, or what does not fit, is left alone.
+    where
+        How messages call the variable: the store, and its name.
     """
     unit, order, unpacked = record.get("datetime_unit"), record.get("order"), record.get("unpacked")
     if unit in _UNITS and variable.dtype.kind in "mM" and np.datetime_data(variable.dtype)[0] != unit:
         dtype = np.dtype(f"{variable.dtype.kind}8[{unit}]")
         kept = {name: value for name, value in variable.encoding.items() if name not in _STORED_ONLY}
-        variable = _with_data(variable, variable.dims, OfDtype(data_of(variable), dtype), kept)
+        variable = _with_data(variable, variable.dims, OfDtype(data_of(variable), dtype, where), kept)
     elif unpacked is not None and variable.dtype.kind == "f" and variable.dtype != unpacked:
-        wrapped = OfDtype(data_of(variable), np.dtype(unpacked))
+        wrapped = OfDtype(data_of(variable), np.dtype(unpacked), where)
         variable = _with_data(variable, variable.dims, wrapped, dict(variable.encoding))
     if order is not None and len(order) == variable.ndim and order != sorted(order):
         dims = tuple(variable.dims[axis] for axis in order)
@@ -124,9 +136,9 @@ def _with_data(variable: xr.Variable, dims: Any, data: Any, encoding: dict[str, 
 class OfDtype(_Wrapped):
     """Times in the resolution they were written in, or floats in the dtype they were packed from."""
 
-    def __init__(self, array: Any, dtype: np.dtype[Any]) -> None:
+    def __init__(self, array: Any, dtype: np.dtype[Any], where: str) -> None:
         super().__init__(array)
-        self.dtype = dtype
+        self.dtype, self.where = dtype, where
         self.shape = tuple(array.shape)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
@@ -134,7 +146,7 @@ class OfDtype(_Wrapped):
         found = values.astype(self.dtype)
         if self.dtype.kind in "mM" and not np.array_equal(found.astype(values.dtype), values, equal_nan=True):
             raise ValueError(
-                f"the store says that these times have the resolution {self.dtype}, and some are finer, so another program "
+                f"{self.where}: the store says that these times have the resolution {self.dtype}, and some are finer, so another program "
                 "has written them; open the store with decode_times=False to get the nanoseconds"
             )
         return found

@@ -7,7 +7,6 @@ Entries are read by :mod:`..tensors.reading`, when they are asked for.
 from __future__ import annotations
 
 import html
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -57,41 +56,35 @@ class OpenedStore:
     closer: Callable[[], None] | None = None
     hidden: tuple[str, ...] = ()
     closed: bool = False
-    _reads: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _reads: list[None] = field(default_factory=list)
+    """An element for each read under way: to append one is atomic, and no lock is copied by a fork."""
 
     def read(self, requests: Sequence[Request]) -> list[Any]:
         """Read entries, as :func:`read_entries` does; a store that is closed meanwhile is closed behind the last read."""
-        with self._lock:
+        self._reads.append(None)  # first, so that close() sees it or this sees close()
+        try:
             if self.closed:
                 raise ValueError(
                     f"{self.description}: the store was closed with close(); open it again to read from it"
                 )
-            self._reads += 1
-        try:
             return read_entries(requests)
         finally:
-            with self._lock:
-                self._reads -= 1
-            if self.closed:
-                self.close()
+            self._reads.pop()
+            self._close_unread()
 
     def close(self) -> None:
         """Close the store, once and when nothing is read from it."""
-        with self._lock:
-            self.closed = True
-            closer = None if self._reads else self.closer
+        self.closed = True
+        self._close_unread()
+
+    def _close_unread(self) -> None:
+        if self.closed and not self._reads:
+            closer, self.closer = self.closer, None
             if closer is not None:
-                self.closer = None
-        if closer is not None:
-            closer()
+                closer()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "closer": None, "_reads": 0, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
+        return {**self.__dict__, "closer": None, "_reads": []}
 
 
 @dataclass

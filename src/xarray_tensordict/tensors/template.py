@@ -321,7 +321,7 @@ def _times_of_cast(leaf: Leaf, own: xr.Variable) -> Array:
     return values
 
 
-def _as_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
+def _as_dtype(values: Array, dtype: Any) -> Array:
     """Strings and numbers in the dtype of the template, if that changes none of them."""
     if values.dtype == dtype or not isinstance(dtype, np.dtype) or dtype.kind not in "USTbiufc":
         return values

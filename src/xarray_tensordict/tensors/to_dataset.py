@@ -186,7 +186,7 @@ def _collect(
     nodes[key] = GroupBatch(tuple(td.names), tuple(td.batch_size), "recorded", "the batch size of the tensordict")
     if is_tensorclass(td) or isinstance(td, TypedTensorDict):
         classes[key] = class_path(type(td))
-    for name, child in children(td, decode_h5=True).items():
+    for name, child in children(td).items():
         if "/" in name:
             raise ValueError(
                 f"the key {(*key, name)!r} has a '/' in {name!r}, which separates nested keys in a Dataset; rename it "

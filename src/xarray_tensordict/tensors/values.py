@@ -249,7 +249,7 @@ def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 def from_codes(codes: np.ndarray[Any, Any], dtype: str | torch.dtype | None) -> torch.Tensor:
     """A tensor over the memory of an array of values, or of the codes of a dtype that numpy lacks; the way back."""
     tensor = torch.from_numpy(codes)
-    wanted = getattr(torch, dtype) if type(dtype) is str else dtype
+    wanted: Any = getattr(torch, dtype) if type(dtype) is str else dtype
     if wanted is None or wanted is tensor.dtype:
         return tensor
     if wanted is torch.complex32:

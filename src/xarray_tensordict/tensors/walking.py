@@ -60,16 +60,11 @@ class NonTensor:
 Child: TypeAlias = "torch.Tensor | NonTensor | TensorCollection"
 
 
-def children(td: TensorCollection, *, decode_h5: bool = False) -> dict[str, Child]:
+def children(td: TensorCollection) -> dict[str, Child]:
     """Return what one level of a tensordict holds: tensors, non-tensor entries and nested tensordicts.
 
-    Parameters
-    ----------
-    td
-        The tensordict.
-    decode_h5
-        Give the strings that tensordict wrote to an HDF5 file as ``str``. tensordict itself reads them as bytes, with
-        a warning, until its version 0.17.
+    Strings that tensordict wrote to an HDF5 file are ``str``. tensordict itself reads them as bytes, with a warning, until
+    its version 0.17.
 
     Examples
     --------
@@ -79,7 +74,7 @@ def children(td: TensorCollection, *, decode_h5: bool = False) -> dict[str, Chil
     """
     size = tuple(td.batch_size)
     keys = list(td.keys())  # iterating the tensordict itself gives its rows
-    if decode_h5 and isinstance(td, PersistentTensorDict):
+    if isinstance(td, PersistentTensorDict):
         return {key: _decoded(td, key) for key in keys}
     return {key: _child(td.get(key), size) for key in keys}
 

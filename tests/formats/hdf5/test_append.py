@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,35 @@ def test_two_threads_that_append_lose_no_row(path: Path) -> None:
     assert set(ds["obs"].values[:, 0].astype(int).tolist()) == expected
     np.testing.assert_array_equal(ds["next/obs"], ds["obs"] + 0.5)
     assert all("file.h5: this process has the file open" in error or "open elsewhere" in error for error in refused)
+
+
+@pytest.mark.filterwarnings("ignore::xarray_tensordict.IncompleteStoreWarning")
+def test_threads_that_open_and_read_stand_in_the_way_of_no_append_and_see_whole_appends(path: Path) -> None:
+    def some(number: int) -> xr.Dataset:
+        return rows(number * ROWS)[["obs"]]
+
+    some(0).td.to_h5(path)
+    stopped = threading.Event()
+    found: list[int] = []
+
+    def read() -> None:
+        while not stopped.is_set():
+            with xr.open_dataset(path, engine="tensordict") as ds:
+                values = ds["obs"].values
+            found.append(len(values) % ROWS)
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        try:
+            for number in range(1, 11):
+                some(number).td.to_h5(path, append_dim="time")
+        finally:
+            stopped.set()
+        for reader in readers:
+            reader.result()
+    assert found
+    assert not any(found)
+    assert reopened(path).sizes["time"] == 11 * ROWS
 
 
 def test_of_writers_that_add_at_once_the_later_one_is_refused(path: Path) -> None:

@@ -409,6 +409,24 @@ def test_a_fork_by_whoever_holds_the_lock_goes_on(path: Path, monkeypatch: pytes
     store.close()
 
 
+def test_a_file_that_is_closed_while_threads_read_is_a_clear_error(path: Path) -> None:
+    with h5py.File(path) as file, ThreadPoolExecutor(4) as pool:
+        x = lazy(Hdf5Store.open(file))
+        begun = threading.Barrier(5)
+
+        def read() -> None:
+            begun.wait()
+            for _ in range(500):
+                np.testing.assert_array_equal(x[5].values, ROWS[5])
+
+        readers = [pool.submit(read) for _ in range(4)]
+        begun.wait()
+        file.close()
+        for reader in readers:
+            with pytest.raises(ValueError, match=r"rows\.h5 was closed by its owner"):
+                reader.result()
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
 def test_dask(path: Path, scheduler: str) -> None:
     store = Hdf5Store.open(path)

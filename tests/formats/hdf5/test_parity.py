@@ -32,6 +32,9 @@ def decoded(group: StoredGroup, **decoders: Any) -> xr.Dataset:
     return xr.decode_cf(xr.Dataset(data, coords, group.attrs), **decoders)
 
 
+FILTERS = {"contiguous", "zlib", "szip", "zstd", "bzip2", "blosc"}
+
+
 def assert_like_h5netcdf(path: Path, group: str | None = None, **decoders: Any) -> None:
     store = Hdf5Store.open(path, root=group)
     found = store.group()
@@ -50,6 +53,8 @@ def assert_like_h5netcdf(path: Path, group: str | None = None, **decoders: Any) 
 def assert_same_encoding(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     # what dask is to read at once is decided when all arrays are known, see tests/dataset/test_open_chunks.py
     expected = {key: value for key, value in expected.items() if key != "preferred_chunks"}
+    if "szip" not in expected:  # an older xarray says less of the filters
+        actual = {key: value for key, value in actual.items() if key in expected or key not in FILTERS}
     assert actual.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_array_equal(actual[key], value, err_msg=key)

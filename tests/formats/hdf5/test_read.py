@@ -198,7 +198,7 @@ def test_records_are_a_group_with_an_array_for_each_field(path):
     }  # fmt: skip
     assert left_out(rec) == {
         "rec/ref": "it holds object references, which have no value outside the file",
-        "rec/a/b": "its name is no name for a variable (it is empty or has a '/')",
+        "rec/a/b": "its name is no name for a variable (it is empty, '.' or '..', or has a '/')",
     }
     for name in ("id", "pos", "ok", "z"):
         np.testing.assert_array_equal(values(rec.arrays[name]), data[name])

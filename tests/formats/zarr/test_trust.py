@@ -171,6 +171,7 @@ ODD: dict[str, tuple[int, str, Any]] = {
     "an unknown dtype": (2, "dtype", "<q9"),
     "a list for a compressor": (2, "compressor", ["zstd"]),
     "an unknown compressor": (2, "compressor", {"id": "pcodec"}),
+    "a setting of another type": (2, "compressor", {"id": "blosc", "shuffle": ""}),
     "an order of lists": (2, "order", ["C"]),
     "a chunk grid of bools": (3, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [True, 4]}}),
     "a list for a data type": (3, "data_type", ["float64"]),
@@ -225,6 +226,12 @@ def test_an_array_of_v2_with_odd_attributes_is_left_out(tmp_path: Path, kind: st
         assert names(placed(files, kind, tmp_path)) == {"act", "next/obs"}
 
 
+def test_the_document_of_an_array_that_is_that_of_a_group_is_no_group(tmp_path: Path) -> None:
+    files = small_store(tmp_path / "s", 2)
+    with pytest.warns(LeftOutWarning, match="left out 'obs': .*missing required field"):
+        assert names(placed({**files, "obs/.zarray": files[".zgroup"]}, "folder", tmp_path)) == {"act", "next/obs"}
+
+
 @FORMATS
 @ALL_KINDS
 def test_json_that_is_nested_without_end_is_left_out(tmp_path: Path, zarr_format: int, kind: str) -> None:
@@ -261,6 +268,18 @@ def test_an_array_larger_than_memory_opens_and_reading_it_is_an_error_that_names
     for name in ("obs", "obs2"):
         with pytest.raises((OSError, ValueError), match=rf"large\.zarr.*{name}"):
             ds[name].load()
+
+
+@FORMATS
+@pytest.mark.parametrize("name", ["standard_name", "axis", "units", "positive", "coordinates", "bounds"])
+def test_an_attribute_of_cf_that_is_no_text_has_no_meaning(tmp_path: Path, zarr_format: Any, name: str) -> None:
+    small_store(tmp_path / "s", zarr_format)
+    array = zarr.open_group(tmp_path / "s", mode="r+")["obs"]
+    for value in (["air"], {"a": 1}, 3):
+        array.attrs[name] = value
+        ds = xr.open_dataset(tmp_path / "s", engine="tensordict", decode_cf=False)
+        assert ds["obs"].attrs == {name: value}
+        assert ds.td.to_tensordict()["obs"].shape == (16, 4)
 
 
 # -- what is read while a store is opened ------------------------------------------------------------------------------

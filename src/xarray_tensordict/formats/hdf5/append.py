@@ -39,7 +39,7 @@ from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
 from ...writing.streaming import streamed
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
-from .file import check_not_written
+from .file import check_not_written, without_readers
 from .output import Hdf5Output, Part, changed_in_place, write_values
 from .read import Hdf5Store
 
@@ -180,22 +180,24 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     scales = {scale: size for rows in append.rows for scale, size in _growing_scales(rows).items()}
     before = {rows.dataset.name: rows.before for rows in append.rows} | {each.name: each.shape for each in scales}
     mark = {"kind": "append", "dim": append.dim, "group": base.name, "before": before}
-    file.attrs[INCOMPLETE_ATTR] = json.dumps(mark)
-    output.flush()
-    for scale, size in scales.items():
-        scale.resize((size,))
-    for rows in append.rows:
-        rows.dataset.resize(rows.after)
+    with without_readers():  # threads of this process see all of this or nothing
+        file.attrs[INCOMPLETE_ATTR] = json.dumps(mark)
+        output.flush()
+        for scale, size in scales.items():
+            scale.resize((size,))
+        for rows in append.rows:
+            rows.dataset.resize(rows.after)
     write_values(targets, progress=progress)
     output.flush()
-    if append.texts:
-        content = unbatched_content(base, append.where)
-        for name, variable in append.texts.items():
-            content[name] = with_values(name, content[name], np.asarray(variable.values))
-        base[UNBATCHED_NAME][()] = to_json(content, UNBATCHED_NAME)
-    for key, batch in append.batches.items():
-        _record(base["/".join(key)] if key else base, batch, append.where)
-    del file.attrs[INCOMPLETE_ATTR]
+    with without_readers():
+        if append.texts:
+            content = unbatched_content(base, append.where)
+            for name, variable in append.texts.items():
+                content[name] = with_values(name, content[name], np.asarray(variable.values))
+            base[UNBATCHED_NAME][()] = to_json(content, UNBATCHED_NAME)
+        for key, batch in append.batches.items():
+            _record(base["/".join(key)] if key else base, batch, append.where)
+        del file.attrs[INCOMPLETE_ATTR]
     output.flush()
 
 

@@ -67,6 +67,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
+@contextmanager
+def without_readers() -> Iterator[None]:
+    """No thread of this process describes or reads a file through this package, for as long as the context lasts."""
+    with _lock:
+        yield
+
+
 def file_name(member: Any) -> str:
     """The name of the file that an object lies in, as ``member.file.filename``, which opens the file once more for it."""
     return os.fsdecode(h5py.h5f.get_name(member.id))
@@ -135,7 +142,7 @@ class Hdf5Source:
         self.state = OpenFile()
         with self.locked():
             self._identity, self.state.as_opened = self.state.identity, not self.state.writable
-        _sources.add(self)
+            _sources.add(self)  # before a writer can look for who has the file open
 
     @contextmanager
     def locked(self) -> Iterator[Any]:
@@ -223,7 +230,8 @@ class Hdf5Source:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._pid = os.getpid()
-        _sources.add(self)
+        with _lock:
+            _sources.add(self)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ class Hdf5Store:
         for name in dtype.names or ():
             try:
                 if "/" in name or why_no_key(name):
-                    raise UnreadableError(f"its name is no name for a variable ({why_no_key(name) or 'it has a /'})")
+                    raise UnreadableError("its name is no name for a variable (it is empty, '.' or '..', or has a '/')")
                 if record_dtype(dtype[name]) is not None:
                     groups.append(name)
                 else:

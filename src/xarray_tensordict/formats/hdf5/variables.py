@@ -211,7 +211,7 @@ def _stored_array(
     if element.convert is None and not (element.axes or fields or element.is_value) and shape == dataset.shape:
         raw = as_raw(opened, dataset, element.dtype, data)
         data = data if raw is None else raw
-    dims = (*(axis.name for axis in axes), *(None for _ in element.axes))
+    dims = () if element.is_value else (*(axis.name for axis in axes), *(None for _ in element.axes))
     pieces = None if chunks is None else (*chunks, *element.axes)
     encoding = _encoding(dataset, data, pieces)
     return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=True)

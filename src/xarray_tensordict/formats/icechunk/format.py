@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from ..array_wrappers import named_errors
 from ..base import StoreOptions
 from ..zarr.format import ZarrFormat
 
@@ -44,7 +45,9 @@ class IcechunkFormat(ZarrFormat):
                 raise ImportError(
                     f"{source}: an Icechunk repository needs a package that is missing ({error})"
                 ) from error
-            source = icechunk.Repository.open(icechunk.local_filesystem_storage(source))
+            with named_errors(source):
+                repository = icechunk.Repository.open(icechunk.local_filesystem_storage(source))
+                return repository.readonly_session(_BRANCH).store
         return source.readonly_session(_BRANCH).store
 
     def kind(self, source: Any) -> str:

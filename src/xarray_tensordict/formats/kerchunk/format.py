@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from ..array_wrappers import named_errors
 from ..base import StoreOptions
 from ..zarr.format import ZarrFormat, is_parquet_reference
 
@@ -39,7 +40,10 @@ class KerchunkFormat(ZarrFormat):
         import fsspec
         from zarr.storage import FsspecStore
 
-        files = fsspec.filesystem("reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True})
+        with named_errors(str(source)):
+            files = fsspec.filesystem(
+                "reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True}
+            )
         return FsspecStore(files, read_only=True, path="")
 
     def kind(self, source: Any) -> str:

@@ -60,19 +60,12 @@ _V2 = {
 
 
 def loaded(document: Document, where: str = "") -> Document:
-    """The same document, read from JSON; messages call it by `where` and the name of its file."""
-    attributes = None if document.attributes is None else _parsed(document.attributes, f"{where}.zattrs")
-    return Document(document.file, _parsed(document.content, f"{where}{document.file}"), attributes)
-
-
-def _divided(document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A document without the attributes, and these."""
-    found = loaded(document)
-    if document.file != "zarr.json":
-        return found.content, found.attributes or {}
-    rest = dict(found.content)
-    attributes = rest.pop("attributes", None)
-    return rest, {} if attributes is None else _parsed(attributes, "zarr.json, attributes")
+    """The same document, read from JSON, the attributes apart; messages call it by `where` and the name of its file."""
+    content, attributes = dict(_parsed(document.content, f"{where}{document.file}")), document.attributes
+    if document.file == "zarr.json" and attributes is None:
+        attributes = content.pop("attributes", None)
+    name = "zarr.json, attributes" if document.file == "zarr.json" else ".zattrs"
+    return Document(document.file, content, {} if attributes is None else _parsed(attributes, f"{where}{name}"))
 
 
 def _parsed(content: Any, what: str) -> dict[str, Any]:
@@ -98,9 +91,10 @@ class Nodes:
             Where the document is none of a group or an array: its file, the member, what was expected and what was found.
             What zarr raises for dtypes and codecs comes through.
         """
-        rest, attributes = _divided(document)
+        own = loaded(document)
+        rest, attributes = own.content, own.attributes
         rest.pop("consolidated_metadata", None)
-        alike = repr(rest)  # unlike equality, it tells 1, 1.0 and True apart
+        alike = f"{document.file} {rest!r}"  # unlike equality, it tells 1, 1.0 and True apart
         if alike not in self._alike:
             kind = checked(rest, DOCUMENTS[document.file], document.file)
             is_array = isinstance(kind, ArrayV2 | ArrayV3)
@@ -125,6 +119,7 @@ def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) 
             plain |= {"data_type": CODE_DTYPES[declared], "fill_value": _fill_code(kind.fill_value, declared)}
     with quiet(*ZARR_SAYS):
         array = array_of(plain, place)
+    repr(array.metadata)  # codecs of numcodecs take any setting, and some fail when they are shown
     itemsize = max(array.dtype.itemsize, 1)
     if math.prod(kind.shape) * itemsize >= _MOST_BYTES:
         raise ValueError(

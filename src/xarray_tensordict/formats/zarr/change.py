@@ -29,9 +29,8 @@ from ...core.metadata import BATCH_ATTR, INCOMPLETE_ATTR
 from ...core.model import Key
 from ...quiet import ZARR_SAYS, quiet
 from ...writing.running import compute_all
-from .completeness import mark_of, unwritten
 from .new_arrays import NewGroup
-from .transaction import Staged, Taken, as_json, attrs_key, pending, taken
+from .transaction import Staged, Taken, as_json, attrs_key, mark_of, pending, taken, unwritten
 
 if TYPE_CHECKING:
     from .write import ZarrTarget

@@ -41,9 +41,9 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
-from .completeness import tell_incomplete
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, open_node, state_of
+from .transaction import tell_incomplete
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
 _DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]

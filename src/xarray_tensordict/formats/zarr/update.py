@@ -42,11 +42,10 @@ from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
 from ..places import reads_from
 from .change import Change, Region, zarr_writes
-from .completeness import mark_of, tell_incomplete
 from .new_arrays import ZarrOptions, new_groups
 from .open import walk_members
 from .read import ZarrGroupStore
-from .transaction import taken
+from .transaction import mark_of, taken, tell_incomplete
 from .write import ZarrTarget, resolve_target
 
 
