@@ -190,7 +190,7 @@ def test_an_archive_that_is_nested_too_deep_ends(path):
     with zipfile.ZipFile(path, "w") as archive:
         for depth in range(200):
             archive.writestr("n/" * depth + "meta.json", meta)
-    with pytest.warns(UserWarning, match="nested more than 100 levels deep"):
+    with pytest.warns(UserWarning, match="nested more than 32 levels deep"):
         xr.open_dataset(path, engine="tensordict").close()
 
 

@@ -116,7 +116,7 @@ def test_links_to_files_elsewhere_are_followed(path, tmp_path):
 
 
 def test_folders_that_link_to_each_other_are_read_once_for_each_way_and_no_more(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "_MOST", 500)
+    monkeypatch.setattr(folders, "MOST_GROUPS", 500)
     names = ("left", "right")
     for depth in range(12):  # 4096 ways
         folder = tmp_path / f"d{depth}"

@@ -23,6 +23,7 @@ import numpy as np
 from ...core.documents import checked
 from ...core.dtypes import CODE_DTYPES
 from ...core.metadata import Size, scalar_array, stacked_array
+from ...core.model import DEEPEST_GROUP, MOST_GROUPS
 from ..array_wrappers import WidenedArray
 from ..fingerprint import Described
 from ..raw.arrays import RawArray
@@ -47,8 +48,6 @@ _RAGGED = (
     "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict, or read it with tensordict.load"
 )
 _KNOWN_VERSION = 1
-_DEEPEST = 100
-_MOST = 100_000
 
 
 class Words(msgspec.Struct, rename="_{}".format):
@@ -156,10 +155,10 @@ class LevelReader:
         status = os.stat(path) if isinstance(path, Path) else None
         identity = str(path) if status is None else (status.st_dev, status.st_ino)
         self._count += 1
-        if identity in above or len(above) >= _DEEPEST or self._count > _MOST:
+        if identity in above or len(above) > DEEPEST_GROUP or self._count > MOST_GROUPS:
             raise ValueError(
-                f"{path}: it links to a folder above it, or is nested more than {_DEEPEST} levels deep, or one of more than "
-                f"{_MOST} folders"
+                f"{path}: it links to a folder above it, or is nested more than {DEEPEST_GROUP} levels deep, or one of more than "
+                f"{MOST_GROUPS} folders"
             )
         # the fields of a tensorclass are beside the words
         fields = "_tensordict" not in meta and (path / "_tensordict").exists()
