@@ -186,7 +186,9 @@ def test_within_may_have_dims_of_size_one_behind_the_rows():
     ],
     ids=["strings", "objects", "integers"],
 )
-@pytest.mark.filterwarnings("ignore:left out of the tensordict 'episode'")  # as an entry: missing integers are no tensor
+@pytest.mark.filterwarnings(
+    "ignore:left out of the tensordict 'episode'"
+)  # as an entry: missing integers are no tensor
 def test_missing_labels_are_one_episode(labels):
     ds = xr.Dataset({"x": ("t", np.arange(12)), "episode": ("t", labels)})
     found = [

@@ -6,22 +6,27 @@ zarr's public interface opens a group as a whole or raises: one member that it c
 from __future__ import annotations
 
 import asyncio
+import bz2
+import lzma
+import math
 import os
 import stat
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+import numcodecs
 import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
-from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
@@ -164,12 +169,79 @@ async def _listed(node: zarr.Group) -> set[str]:
 
 
 def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
-    """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any."""
+    """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any.
+
+    No chunk is decoded to more than the array says that it has.
+    """
 
     async def read(array: zarr.Array[Any]) -> bytes:
-        return np.asarray(await array._async_array.getitem(...)).tobytes()
+        bounded = on_store(
+            array, _Bounded(array.store, _compressors(array), math.prod(array.chunks) * array.dtype.itemsize)
+        )
+        return np.asarray(await bounded._async_array.getitem(...)).tobytes()
 
     return tried_at_once(read, arrays)
+
+
+class _Bounded(WrapperStore[Store]):
+    """A store that refuses chunks of one array which are more than they should be when they are decompressed."""
+
+    def __init__(self, store: Store, codecs: list[str], most: int) -> None:
+        super().__init__(store)
+        self._codecs, self._most = codecs, most
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await self._store.get(key, prototype, byte_range)
+        if found is not None:
+            content = found.to_bytes()
+            for codec in reversed(self._codecs):
+                content = content[:-4] if codec == "crc32c" else content
+                if codec in _BOUNDED:
+                    _check_decompressed(content, codec, self._most)
+        return found
+
+
+def _compressors(array: zarr.Array[Any]) -> list[str]:
+    """What the chunks of an array are compressed with, and their checksums, by the names of numcodecs, innermost first.
+
+    Raises
+    ------
+    ValueError
+        Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
+    """
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 2:
+        codecs = [codec.codec_id for codec in (*(metadata.filters or ()), metadata.compressor) if codec is not None]
+    else:
+        codecs = [each["name"].removeprefix("numcodecs.") for each in metadata.to_dict()["codecs"]]
+    found = [codec for codec in codecs if codec not in _NOT_COMPRESSED]
+    if len(found) > 1 or not set(found) <= _BOUNDED.keys():
+        raise ValueError(
+            f"expected one of the compressors {sorted(_BOUNDED)} for what is read while a store is opened, found {found}"
+        )
+    return codecs
+
+
+def _check_decompressed(content: bytes, compressor: str, most: int) -> None:
+    """Raise a ValueError where a chunk has more than `most` bytes, of which no more are made to find out."""
+    make = _BOUNDED[compressor]
+    if compressor in {"blosc", "lz4", "zstd"}:
+        make().decode(content, out=bytearray(most))  # which raises where it is too small
+    elif len(make().decompress(content, most + 1)) > most:
+        raise ValueError(f"a chunk has more than the {most} bytes that the array has in one")
+
+
+_NOT_COMPRESSED = frozenset({"bytes", "crc32c", "transpose", "vlen-utf8", "vlen-bytes"})
+_BOUNDED: dict[str, Callable[[], Any]] = {
+    "blosc": numcodecs.Blosc,
+    "bz2": bz2.BZ2Decompressor,
+    "gzip": partial(zlib.decompressobj, wbits=47),
+    "lz4": numcodecs.LZ4,
+    "lzma": lzma.LZMADecompressor,
+    "zlib": partial(zlib.decompressobj, wbits=47),
+    "zstd": numcodecs.Zstd,
+}
+"""What decompresses no more than it is told to: numcodecs into an output of that size, Python's own up to that size."""
 
 
 def unpickles(array: zarr.Array[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numcodecs
 import numpy as np
 import obstore
 import pytest
@@ -298,6 +300,57 @@ def test_a_json_entry_that_inflates_is_left_out_before_it_is_decoded(
         assert names(tmp_path / "s") == {"obs", "act", "next/obs"}
 
 
+NOTE = {"__tensordict_non_tensor__": {"encoding": "json"}}
+LARGE = b"1" * (1 << 24)
+ONE = numcodecs.get_codec
+INFLATING: dict[str, tuple[int, Any, bytes]] = {
+    "zstd": (3, zarr.codecs.ZstdCodec(), ONE({"id": "zstd"}).encode(LARGE)),
+    "gzip": (3, zarr.codecs.GzipCodec(), ONE({"id": "gzip"}).encode(LARGE)),
+    "blosc": (3, zarr.codecs.BloscCodec(), ONE({"id": "blosc"}).encode(LARGE)),
+    "v2 lz4": (2, ONE({"id": "lz4"}), ONE({"id": "lz4"}).encode(LARGE)),
+    "v2 zlib": (2, ONE({"id": "zlib"}), ONE({"id": "zlib"}).encode(LARGE)),
+    "v2 bz2": (2, ONE({"id": "bz2"}), ONE({"id": "bz2"}).encode(LARGE)),
+    "v2 lzma": (2, ONE({"id": "lzma"}), ONE({"id": "lzma"}).encode(LARGE)),
+}
+
+
+@pytest.mark.parametrize("codec", INFLATING)
+def test_a_json_entry_is_not_decompressed_to_more_than_its_chunk(tmp_path: Path, codec: str) -> None:
+    zarr_format, compressor, inflating = INFLATING[codec]
+    small_store(tmp_path / "s", zarr_format)
+    root = zarr.open_group(tmp_path / "s", mode="r+")
+    content = np.frombuffer(b'["a", "b"]', "u1")
+    root.create_array("note", data=content, compressors=compressor, attributes=NOTE)
+    assert xr.open_dataset(tmp_path / "s", engine="tensordict")["note"].values.item() == ["a", "b"]
+    (tmp_path / "s" / "note" / ("c/0" if zarr_format == 3 else "0")).write_bytes(inflating)
+    tracemalloc.start()
+    with pytest.warns(LeftOutWarning, match="left out 'note'"):
+        assert names(tmp_path / "s") == {"obs", "act", "next/obs"}
+    assert tracemalloc.get_traced_memory()[1] < len(LARGE) * 3 / 4
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "crc32c", "none"])
+def test_a_json_entry_with_a_checksum_or_without_compression_is_read(tmp_path: Path, codec: str) -> None:
+    compressors = {"zstd": [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()], "crc32c": [zarr.codecs.Crc32cCodec()]}
+    small_store(tmp_path / "s", 3)
+    content = np.frombuffer(b'["a", "b"]', "u1")
+    root = zarr.open_group(tmp_path / "s", mode="r+")
+    root.create_array("note", data=content, compressors=compressors.get(codec), attributes=NOTE)
+    assert xr.open_dataset(tmp_path / "s", engine="tensordict")["note"].values.item() == ["a", "b"]
+
+
+def test_a_json_entry_compressed_twice_is_left_out(tmp_path: Path) -> None:
+    small_store(tmp_path / "s", 3)
+    twice = [zarr.codecs.GzipCodec(), zarr.codecs.ZstdCodec()]
+    root = zarr.open_group(tmp_path / "s", mode="r+")
+    root.create_array("note", data=np.frombuffer(b"[1]", "u1"), compressors=twice, attributes=NOTE)
+    with pytest.warns(
+        LeftOutWarning, match=r"left out 'note': .*expected one of the compressors .*found \['gzip', 'zstd'\]"
+    ):
+        assert names(tmp_path / "s") == {"obs", "act", "next/obs"}
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 COMPRESSORS: dict[str, tuple[int, Any]] = {
@@ -331,8 +384,6 @@ def test_a_chunk_that_was_cut_is_an_error_that_names_store_and_array(
 ) -> None:
     zarr_format, compressor = COMPRESSORS[codec]
     if zarr_format == 2:
-        import numcodecs
-
         compressor = numcodecs.get_codec({"id": compressor})
     files = small_store(tmp_path / "s", zarr_format, compressors=compressor)
     key = "obs/c/0/0" if zarr_format == 3 else "obs/0.0"
