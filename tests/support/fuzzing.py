@@ -196,7 +196,7 @@ def changes_of(kind: Kind, held: mutants.Contents, path: Path) -> Callable[[str]
         return not own or any(
             f"/{entry}/" in name
             or f"/{entry}." in name
-            or name.endswith(("/.zmetadata", *above))
+            or name.endswith(("/.zmetadata", "_metadata.json", *above))
             or _is_shared(name, entry)
             for name in differ
         )
