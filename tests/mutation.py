@@ -89,9 +89,9 @@ def run_tests(module: str) -> None:
     import pytest
     import test_evidence
 
-    from xarray_tensordict.core import features
+    from xarray_tensordict.core import voting
 
-    for each in vars(features).values():
+    for each in vars(voting).values():
         if hasattr(each, "cache_clear"):
             each.cache_clear()
     if module not in OWN_TESTS:

@@ -21,10 +21,10 @@ from xarray_tensordict import open_persistent
 
 PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
-    "open_dataset": 28,
-    "open_dataset and to_tensordict": 32,
-    "to_zarr, a new store": 31,
-    "to_zarr, rows appended": 35,
+    "open_dataset": 25,
+    "open_dataset and to_tensordict": 29,
+    "to_zarr, a new store": 26,
+    "to_zarr, rows appended": 32,
     "ptd[idx]": 9,
 }
 

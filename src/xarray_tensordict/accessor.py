@@ -13,7 +13,7 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
-from .dataset.record import Answer
+from .dataset.records import Answer
 from .loading.methods import LoadingMethods
 from .tree_accessor import DataTreeAccessor
 from .warnings import warn
@@ -46,7 +46,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
     def infer(self) -> Inference:
         """The decision about the batch: the batch of each group, the class of each variable, the evidence in words."""
         from .dataset.describe import describe_dataset
-        from .dataset.record import infer_dataset
+        from .dataset.records import infer_dataset
 
         # xarray keeps this accessor with a Dataset, which can be changed in place: ds["x"] = ..., ds.attrs[...] = ...
         return self._answer.to([*describe_dataset(self._ds), dict(self._ds.attrs)], lambda: infer_dataset(self._ds))
@@ -77,7 +77,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         ValueError
             For a name that is no dim of the Dataset.
         """
-        from .dataset.record import infer_dataset, with_record
+        from .dataset.records import infer_dataset, with_record
 
         if isinstance(batch_dims, (int, float)):
             raise TypeError(

@@ -17,7 +17,7 @@ from .core.model import GroupBatch, Inference, Key, Store, walk
 from .core.naming import Dims, DimsArgument, given_dims, name_batch, resolve_names
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
-from .dataset.record import infer_dataset
+from .dataset.records import infer_dataset
 from .formats.base import Annotations
 from .formats.registry import Source, find_source, is_url
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 from .core.inference import BatchDims
 from .core.model import Inference
-from .dataset.record import Answer
+from .dataset.records import Answer
 
 
 class DataTreeAccessor:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from .core.printable import printable
+from .core.messages import printable
 
 __all__ = [
     "IncompleteStoreWarning",

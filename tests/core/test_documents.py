@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 
-from xarray_tensordict.core.documents import checked, parse
+from xarray_tensordict.core.metadata import checked, parse
 
 
 class Marker(msgspec.Struct):

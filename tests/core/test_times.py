@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from xarray_tensordict.core.times import to_nanoseconds
+from xarray_tensordict.core.values import to_nanoseconds
 
 NAT = np.iinfo(np.int64).min
 NS = {

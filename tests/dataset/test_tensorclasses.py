@@ -12,7 +12,7 @@ import xarray as xr
 from tensordict import TensorClass, TensorDict, TypedTensorDict, tensorclass
 
 import xarray_tensordict
-from xarray_tensordict.dataset.tensorclasses import classes_of
+from xarray_tensordict.dataset.records import classes_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 

@@ -28,7 +28,7 @@ from zarr.codecs import ZstdCodec
 from zarr.storage import ZipStore
 
 import xarray_tensordict
-from xarray_tensordict.dataset.tensorclasses import classes_of
+from xarray_tensordict.dataset.records import classes_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 

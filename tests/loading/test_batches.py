@@ -271,7 +271,7 @@ def test_the_order_depends_neither_on_prefetch_nor_on_dask(shuffle, tmp_path):
 
 
 def test_a_buffer_mixes_rows_of_several_chunks_and_keeps_to_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.planning.BLOCK_BYTES", 1)
+    monkeypatch.setattr("xarray_tensordict.loading.read_ahead.BLOCK_BYTES", 1)
     ds = numbered(100).chunk({"time": 5})
     found = np.array(rows_of(ds.td.batches(20, shuffle=True, seed=0, buffer_size=20)))
     chunks = [set(batch // 5) for batch in found]
@@ -421,7 +421,7 @@ def one_by_one(monkeypatch):
     for name in ("batches.READ_BYTES", "batches.RAW_BYTES", "batches.HAND_BYTES"):
         monkeypatch.setattr(f"xarray_tensordict.loading.{name}", 1)
     for name in ("READ_BYTES", "WHOLE_BYTES", "BLOCK_BYTES"):
-        monkeypatch.setattr(f"xarray_tensordict.loading.planning.{name}", 1)
+        monkeypatch.setattr(f"xarray_tensordict.loading.read_ahead.{name}", 1)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

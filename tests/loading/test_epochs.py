@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from loading_samples import numbered
-from xarray_tensordict.loading.epochs import Begun, Epochs, count_before
+from xarray_tensordict.loading.torch_datasets import Begun, Epochs, count_before
 
 ROWS = 48
 STARTS = [

@@ -14,8 +14,7 @@ import zarr
 from tensordict import TensorDict
 
 import xarray_tensordict
-from xarray_tensordict.show.layout import layout_text
-from xarray_tensordict.show.summary import LONGEST, size_text, summarize
+from xarray_tensordict.show.summary import LONGEST, layout_text, size_text, summarize
 
 
 @pytest.fixture

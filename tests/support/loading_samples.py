@@ -25,7 +25,7 @@ def rows_of(batches):
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
     """A store of 20 chunks of 5 rows; chunks are not merged into larger blocks."""
-    monkeypatch.setattr("xarray_tensordict.loading.planning.BLOCK_BYTES", 1)
+    monkeypatch.setattr("xarray_tensordict.loading.read_ahead.BLOCK_BYTES", 1)
     numbered(100, width=2).drop_vars("x").td.to_zarr(tmp_path / "n.zarr", chunks={"time": 5})
     store = CountingStore(LocalStore(tmp_path / "n.zarr"))
     with xr.open_dataset(store, engine="tensordict") as ds:

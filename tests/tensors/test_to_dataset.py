@@ -25,7 +25,7 @@ from tensordict import (
     lazy_stack,
 )
 
-from xarray_tensordict.dataset.record import read_record, with_record
+from xarray_tensordict.dataset.records import read_record, with_record
 from xarray_tensordict.tensors.reading import to_tensordict, tree_to_tensordict
 from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
 from xarray_tensordict.testing import assert_same_tensordict

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ..core.printable import printable
+from ..core.messages import printable
 from ..formats.registry import target_names
 
 

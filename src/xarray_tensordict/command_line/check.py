@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ..dataset.tensorclasses import opening_notes
+from ..dataset.records import opening_notes
 from ..formats.registry import find_source
 from ..lazy.persistent import persistent_from_dataset
 from ..testing import assert_same_tensordict

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from ..dataset.entries import plan_entries
-from ..dataset.tensorclasses import opening_notes
+from ..dataset.records import opening_notes
 from ..formats.registry import FORMATS, format_of_target, is_url, target_by_ending, target_names
 
 

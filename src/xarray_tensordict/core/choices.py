@@ -7,10 +7,10 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
-from .features import Dims, is_made_up, is_marked
+from .messages import there_are
 from .model import ArrayInfo, GroupBatch, RecordedBatch
 from .rules import Ballot, by_shape, names_at, no_batch
-from .suggest import there_are
+from .voting import Dims, is_made_up, is_marked
 
 BatchDims = str | Sequence[str] | int
 

@@ -6,6 +6,7 @@ Sources: ``_ZarrBackend`` and ``_H5Backend`` in ``tensordict/persistent.py`` (0.
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from .documents import checked, parse
 from .model import ArrayRecord, Key, LeftOut, RecordedBatch
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Incomplete(msgspec.Struct, frozen=True):
 
 
 def parse_attribute(value: object, kind: type[T], what: str) -> T:
-    """An attribute of a store as a type: an object in zarr, its JSON text in HDF5; see :func:`~.documents.parse`."""
+    """An attribute of a store as a type: an object in zarr, its JSON text in HDF5; see :func:`~.metadata.parse`."""
     return parse(value, kind, what) if isinstance(value, (bytes, str)) else checked(value, kind, what)
 
 
@@ -337,3 +337,66 @@ def dims_from_attribute(attrs: Mapping[str, Any], ndim: int) -> tuple[str, ...] 
         return None
     names = tuple(name.strip() for name in value.split(","))
     return names if len(names) == ndim and all(names) else None
+
+
+LARGEST = 64 << 20
+"""How many bytes one value may have that is read when a store is opened, decompressed."""
+
+
+def parse(content: bytes | str, kind: type[T], what: str) -> T:
+    """A document of a store, which is JSON, as a type.
+
+    Parameters
+    ----------
+    content
+        JSON, with ``NaN`` and ``Infinity`` as Python's ``json`` writes them.
+    kind
+        Anything that msgspec checks: a ``msgspec.Struct``, a ``TypedDict``, ``list[str]``, ...
+    what
+        The store and the document in it, for messages.
+
+    Returns
+    -------
+    T
+        The document. Members that a struct does not name are left out.
+
+    Raises
+    ------
+    ValueError
+        Where it is no JSON, is nested too deeply, or a member is missing or of another type: store, document, member, what was
+        expected and what was found.
+
+    Examples
+    --------
+    >>> parse(b'["time", "env"]', list[str], "store 'a.zarr', array 'obs', dimension_names")
+    ['time', 'env']
+    >>> parse(b'["time", 3]', list[str], "store 'a.zarr', array 'obs', dimension_names")
+    Traceback (most recent call last):
+    ...
+    ValueError: store 'a.zarr', array 'obs', dimension_names: Expected `str`, got `int` - at `$[1]`
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"{what}: nested too deeply to be a document of metadata") from None
+    except ValueError as error:  # beside what is no JSON: no UTF-8, an integer of thousands of digits
+        raise ValueError(f"{what}: not JSON ({error})") from None
+    return checked(value, kind, what)
+
+
+def checked(value: object, kind: type[T], what: str) -> T:
+    """What was read from JSON already as a type; as :func:`parse`.
+
+    Examples
+    --------
+    >>> checked({"shape": [3, True]}, dict[str, list[int]], "store 'a.zarr', __tensordict__")
+    Traceback (most recent call last):
+    ...
+    ValueError: store 'a.zarr', __tensordict__: Expected `int`, got `bool` - at `$[...][1]`
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except RecursionError:
+        raise ValueError(f"{what}: nested too deeply to be a document of metadata") from None
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{what}: {error}") from None

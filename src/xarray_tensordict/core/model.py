@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
-from .dtypes import CodedDtype
+from .values import CodedDtype
 
 Key = tuple[str, ...]
 """The path of an entry or of a group, one part for each level; ``()`` is the root."""
@@ -48,7 +48,7 @@ class LeftOut:
 
 
 class ArrayRecord(TypedDict, total=False):
-    """What this package wrote down of an array, see :mod:`..dataset.restoring`, or of a group.
+    """What this package wrote down of an array, see :mod:`..dataset.records`, or of a group.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class StoredArray:
     raw
         True where the store records no dimension names for the array at all: nobody wrote it for xarray.
     record
-        What this package wrote down of the array, see :mod:`..dataset.restoring`.
+        What this package wrote down of the array, see :mod:`..dataset.records`.
     pieces
         The sizes of what the store reads at once, one for each axis: a chunk, or a shard. None where it reads some rows
         as cheaply as all.

@@ -12,8 +12,8 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
+from .messages import there_are
 from .model import ArrayInfo, GroupBatch, Inference, Key
-from .suggest import there_are
 
 Dims = tuple[str, ...]
 DimsArgument = Mapping[str | Key, Sequence[str | EllipsisType]]

@@ -12,10 +12,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .features import MADE_UP, Dims, feature_dims, is_marked, is_time, is_time_name
 from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, elements, group_name
 from .naming import local_dim
-from .voting import NOT_NUMERIC, Silent, did_not_vote, names_of
+from .voting import (
+    MADE_UP,
+    NOT_NUMERIC,
+    Dims,
+    Silent,
+    did_not_vote,
+    feature_dims,
+    is_marked,
+    is_time,
+    is_time_name,
+    names_of,
+)
 
 
 @dataclass(frozen=True)

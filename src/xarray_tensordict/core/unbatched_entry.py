@@ -16,10 +16,9 @@ from typing import Any, Required, cast
 import numpy as np
 from xarray.core import indexing
 
-from .documents import checked
-from .metadata import NS_ATTRS, UNBATCHED_NAME
+from .metadata import NS_ATTRS, UNBATCHED_NAME, checked
 from .model import ArrayRecord, Key, StoredArray, StoredGroup, why_no_key
-from .times import to_nanoseconds
+from .values import to_nanoseconds
 
 _WORDS = frozenset({"dims", "dtype", "attrs", "role", "data"})
 

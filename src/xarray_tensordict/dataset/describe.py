@@ -1,16 +1,20 @@
-"""Descriptions of arrays for the inference: of those in a store, and of the variables of a Dataset."""
+"""Descriptions of arrays for the inference, and which groups a flat Dataset leaves out.
+
+Those are groups with a batch of their own under a root without one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from xarray.backends.common import NONE_VAR_NAME
 
-from ..core.model import ArrayInfo, Key, Kind, Role, StoredArray, StoredGroup, text_of
-from ..core.voting import referenced_names
+from ..core.model import ArrayInfo, GroupBatch, Inference, Key, Kind, Role, StoredArray, StoredGroup, text_of
+from ..core.voting import names_of, referenced_names
+from ..warnings import LeftOutWarning, warn
 
 # What the inference reads of a variable. xarray moves some of them from attrs to encoding when it decodes.
 _CF_ATTRS = (
@@ -111,3 +115,140 @@ def _known_shape(key: Key, variable: xr.Variable) -> tuple[int, ...]:
             f"variable, or select with ds.isel and positions"
         )
     return shape
+
+
+Hidden = Mapping[str, tuple[int, ...]]
+"""The batch size of each group that is left out, by its path in the store."""
+
+
+def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
+    """Find the groups that a flat Dataset leaves out, topmost only: those with a batch of their own under a root without one.
+
+    Groups of the same entries side by side are shown or left out together: one odd episode must not hide the others.
+    """
+    hidden: dict[Key, GroupBatch] = {}
+    for key in sorted(inference.groups, key=len):
+        if inference.groups[key].sizes and not is_within(key, hidden):
+            hidden[key] = inference.groups[key]
+    alike = _alike(inference).values()
+    shown = {key for keys in alike if any(not inference.groups[each].sizes for each in keys) for key in keys}
+    return {key: batch for key, batch in hidden.items() if key not in shown}
+
+
+def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
+    """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
+    found: list[str] = []
+    for keys in _alike(inference).values():
+        batched = [key for key in keys if inference.groups[key].sizes]
+        others = [key for key in keys if not inference.groups[key].sizes]
+        if batched and others and not is_within(keys[0], hidden):
+            odd = others[0]
+            numeric = {key: info for key, info in infos.items() if info.shape and info.kind == "numeric"}
+            rows = {"/".join(key[len(odd) :]): i.shape[0] for key, i in numeric.items() if key[: len(odd)] == odd}
+            reason = inference.groups[odd].reason
+            found.append(
+                f"groups of the same entries differ: {names_of(batched)} has batch size {list(inference.groups[batched[0]].sizes)}, "
+                f"{names_of(others)} none ({reason}), so none of them is left out.{odd_rows(rows)}"
+            )
+    return found
+
+
+def odd_rows(rows: Mapping[str, int]) -> str:
+    """Say which entries of an episode have another number of rows than most, behind a space; "" where none have.
+
+    Examples
+    --------
+    >>> odd_rows({"obs": 21, "actions": 20, "rewards": 20})[:34]
+    " 'obs' has 21 rows, 'actions' 20. "
+    """
+    counts = list(rows.values())
+    # an episode of as many of both has one observation more than actions
+    most = max(counts, key=lambda count: (counts.count(count), -count), default=0)
+    odd = [entry for entry, count in rows.items() if count != most]
+    if not odd:
+        return ""
+    like = next(entry for entry, count in rows.items() if count == most)
+    return (
+        f" {odd[0]!r} has {rows[odd[0]]} rows, {like!r} {most}. Leave out what has another number of rows than most arrays: "
+        f"{dropped(odd)} when opening"
+    )
+
+
+def dropped(entries: Iterable[str]) -> str:
+    """The keyword of the opening that leaves entries out, in whichever group they are.
+
+    Examples
+    --------
+    >>> dropped(["observations/obs"])
+    "drop_variables=['obs']"
+    """
+    return f"drop_variables={sorted({entry.rpartition('/')[2] for entry in entries})}"
+
+
+def _alike(inference: Inference) -> dict[tuple[Key, frozenset[Key]], list[Key]]:
+    """The groups side by side that have the same entries."""
+    entries: dict[Key, set[Key]] = {}
+    for key in inference.classes:
+        for length in range(1, len(key)):
+            entries.setdefault(key[:length], set()).add(key[length:])
+    found: dict[tuple[Key, frozenset[Key]], list[Key]] = {}
+    for key in sorted(entries):
+        found.setdefault((key[:-1], frozenset(entries[key])), []).append(key)
+    return found
+
+
+def is_within(key: Key, groups: Collection[Key]) -> bool:
+    """Whether a group is one of some groups, or lies in one."""
+    return any(key[:length] in groups for length in range(len(key) + 1))
+
+
+def parent_of_episodes(
+    hidden: Collection[Key], inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> Key | None:
+    """The group whose groups are episodes that ``dt.td.concat`` joins: at least two, of the same entries, dtypes and features."""
+    for parent in dict.fromkeys(key[:-1] for key in hidden):
+        groups = [key for key in inference.groups if key[:-1] == parent and key and inference.groups[key].sizes]
+        layouts = {frozenset(_layout(key, inference, infos, stored)) for key in groups}
+        if len(groups) > 1 and len(layouts) == 1 and set(groups) <= set(hidden):
+            return parent
+    return None
+
+
+def _layout(
+    group: Key, inference: Inference, infos: Mapping[Key, ArrayInfo], stored: Mapping[Key, StoredGroup]
+) -> list[Any]:
+    """What episodes must agree on: names, dtypes and feature sizes of the entries that have rows, and the scalars."""
+    found: list[Any] = []
+    for key, info in infos.items():
+        if key[: len(group)] == group and (inference.classes[key] == "batched" or not info.shape):
+            dtype = stored[key[:-1]].arrays[key[-1]].dtype
+            # strings of another longest length are strings
+            found.append((key[len(group) :], info.kind, dtype.kind if info.kind == "string" else dtype, info.shape[1:]))
+    return found
+
+
+def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
+    """Say which groups are left out and how to get them; "" where none is."""
+    if not hidden:
+        return ""
+    first = next(iter(hidden))
+    some = ", ".join(f"{path} {list(sizes)}" for path, sizes in list(hidden.items())[:5])
+    more = f" and {len(hidden) - 5} more" if len(hidden) > 5 else ""
+    groups = "groups" if len(hidden) > 1 else "group"
+    text = (
+        f"{len(hidden)} {groups} with a batch of their own ({some}{more}); open one with group={first!r}, "
+        f"all with xr.open_datatree(...) or nested=True"
+    )
+    if episodes_in is None:
+        return text
+    return f"{text}; episodes of different lengths become one Dataset with dt[{episodes_in!r}].td.concat('time')"
+
+
+def warn_empty(where: str, hidden: Sequence[str]) -> None:
+    """Warn that a tensordict holds nothing because every group of its store has a batch of its own."""
+    if hidden:
+        warn(
+            f"{where}: the tensordict is empty, because {len(hidden)} groups with a batch of their own are not shown; open one "
+            f"with group={hidden[0]!r}, all with xr.open_datatree(...) or nested=True",
+            LeftOutWarning,
+        )

@@ -25,11 +25,10 @@ from .._compat.xarray import (
     remade,
     transpose_axes,
 )
-from ..core.dtypes import widened_dtype_name
-from ..core.features import is_marked
+from ..core.messages import there_are
 from ..core.model import EntryClass, GroupBatch, Inference, Key
-from ..core.objects import held_objects
-from ..core.suggest import there_are
+from ..core.values import held_objects, widened_dtype_name
+from ..core.voting import is_marked
 from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import key_of
 

@@ -10,10 +10,10 @@ import numpy as np
 import xarray as xr
 
 from .._compat.xarray import is_loaded
-from ..core.features import is_time_name
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import GroupBatch, Key
-from .record import infer_dataset, set_record_if_needed
+from ..core.voting import is_time_name
+from .records import infer_dataset, set_record_if_needed
 from .trees import flatten
 
 _ENDS = ("episode_ends", "meta/episode_ends", "data/episode_ends", "../meta/episode_ends")

@@ -12,16 +12,15 @@ import xarray as xr
 from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of, dataset_of, remade
-from ..core.features import is_made_up, is_marked, is_time_name
 from ..core.inference import infer_batch
 from ..core.model import Inference
 from ..core.naming import feature_name
+from ..core.voting import is_made_up, is_marked, is_time_name
 from ..warnings import LeftOutWarning, warn
-from .describe import describe_dataset, key_of
+from .describe import describe_dataset, dropped, key_of, odd_rows
 from .episode_tables import holds_table, label_table, table_of
-from .hidden_groups import dropped, odd_rows
 from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
-from .record import set_record_if_needed
+from .records import set_record_if_needed
 from .trees import flat_view
 
 Unbatched = Literal["drop", "expand"]

@@ -46,13 +46,22 @@ from ..core.naming import (
 from ..core.unbatched_entry import restore_unbatched
 from ..quiet import quiet
 from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, warn
-from .describe import describe_group
-from .hidden_groups import hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
-from .index_fit import fit_indexes
+from .describe import describe_group, hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
 from .plain_appends import lagging_groups, lost_times
-from .record import read_record, set_record_if_needed, with_record
-from .restoring import claim_nested_coordinates, masked_text, masked_zeros, odd_scale, restore, stored_attrs
-from .tensorclasses import ENCODING_KEY, note_classes
+from .records import (
+    ENCODING_KEY,
+    claim_nested_coordinates,
+    masked_text,
+    masked_zeros,
+    note_classes,
+    odd_scale,
+    read_record,
+    restore,
+    set_record_if_needed,
+    stored_attrs,
+    with_record,
+)
+from .trees import fit_indexes
 
 
 @dataclass(frozen=True)
@@ -350,13 +359,15 @@ def _decode_group(
     variables = {
         name: variable
         for name, variable in everything.items()
-        if not group.arrays[name].non_tensor and _unpacks(name, variable, group, layout, options)
+        if not group.arrays[name].non_tensor and _decodes(name, variable, group, layout, options, whole=False)
     }
     try:
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
     except Exception:
         variables = {
-            name: variable for name, variable in variables.items() if _decodes(name, variable, group, layout, options)
+            name: variable
+            for name, variable in variables.items()
+            if _decodes(name, variable, group, layout, options, whole=True)
         }
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
     layout.masked += masked_zeros(group, decoded)
@@ -388,25 +399,21 @@ def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
     return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
-def _unpacks(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
-    """Whether numbers are scaled by numbers: xarray would find that out when values are read."""
+def _decodes(
+    name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions, *, whole: bool
+) -> bool:
+    """Whether a variable can be decoded, else it is left out; unless `whole`, only what reading its values would find out."""
     odd = odd_scale(variable) if options.decoders.get("mask_and_scale") is not False else None
-    if odd is not None:
-        reason = f"its {odd} is {variable.attrs[odd]!r:.100}, and its dtype {variable.dtype}; open with decode_cf=False to get it as stored"
-        layout.left_out.append(LeftOut((*group.key, name), reason))
-    return odd is None
-
-
-def _decodes(name: str, variable: xr.Variable, group: StoredGroup, layout: Layout, options: OpenOptions) -> bool:
+    reason = None if odd is None else f"its {odd} is {variable.attrs[odd]!r:.100}, and its dtype {variable.dtype}"
     try:
-        decode_cf_variables({name: variable}, {}, **options.decoders)
+        if whole:
+            decode_cf_variables({name: variable}, {}, **options.decoders)
     except Exception as error:
-        reason = (
-            f"it cannot be decoded ({type(error).__name__}: {error}); open with decode_cf=False to get it as stored"
-        )
+        reason = f"it cannot be decoded ({type(error).__name__}: {error})"
+    if reason is not None:
+        reason += "; open with decode_cf=False to get it as stored"
         layout.left_out.append(LeftOut((*group.key, name), reason))
-        return False
-    return True
+    return reason is None
 
 
 def _variable(array: StoredArray, dims: Dims) -> xr.Variable:

@@ -12,7 +12,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-from ..core.dtypes import widened_dtype_name
+from ..core.values import widened_dtype_name
 from .fingerprint import ReplacedError
 
 

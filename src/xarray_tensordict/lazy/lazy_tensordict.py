@@ -15,11 +15,10 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
+from ..core.messages import printable, there_are
 from ..core.model import Key, group_name
-from ..core.printable import printable
-from ..core.suggest import there_are
+from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, td_names
-from ..dataset.hidden_groups import warn_empty
 from ..tensors.reading import Request, finish, read_entries, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
 

@@ -10,10 +10,9 @@ import xarray as xr
 from tensordict import PersistentTensorDict
 
 from ..core.inference import BatchDims
-from ..core.suggest import check_choice
+from ..core.messages import check_choice
 from ..dataset.entries import plan_entries
-from ..dataset.record import infer_dataset
-from ..dataset.tensorclasses import opening_notes
+from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import describe_source
 from ..tensors.reading import leave_out_times
 from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict

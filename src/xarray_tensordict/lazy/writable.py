@@ -19,8 +19,7 @@ from tensordict import PersistentTensorDict, TensorDict
 from .._compat.tensordict import entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
-from ..dataset.record import infer_dataset
-from ..dataset.tensorclasses import opening_notes
+from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
 from ..quiet import quiet
 from ..tensors.reading import finish, read_entries, tensor_dtype

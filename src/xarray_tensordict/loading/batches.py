@@ -29,8 +29,7 @@ from .order import (
     every,
     reads,
 )
-from .planning import plan_blocks
-from .read_ahead import ReadAhead
+from .read_ahead import ReadAhead, plan_blocks
 from .reader import Part, RowReader, Values
 from .samples import Samples, samples_of, whole_number
 

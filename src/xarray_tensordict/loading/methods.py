@@ -9,7 +9,7 @@ import xarray as xr
 
 from ..core.inference import BatchDims
 from ..core.model import Inference
-from ..dataset.record import infer_dataset
+from ..dataset.records import infer_dataset
 
 if TYPE_CHECKING:
     from ..dataset.entries import Unbatched

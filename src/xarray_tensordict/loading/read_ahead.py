@@ -1,4 +1,4 @@
-"""An iterator that is run in a thread of its own, some items ahead of whoever takes them."""
+"""How many samples are read and shuffled together, from the chunks of the entries; and a thread that reads some items ahead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,27 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from .._compat.xarray import backend_array, stored_place
+from ..formats.raw.arrays import RawArray
+from ..formats.raw.files import THREADS
+from .order import (
+    BLOCK_BYTES,
+    BUFFER_BYTES,
+    BUFFER_ROWS,
+    READ_BYTES,
+    WHOLE_BYTES,
+    Blocks,
+    Ints,
+    common_marks,
+    every,
+    merge_marks,
+)
+from .reader import RowReader
+from .samples import Samples
 
 T = TypeVar("T")
 
@@ -91,3 +112,111 @@ class ReadAhead(Generic[T]):
         self._taken.clear()
         self._finalizer()
         self._pool.shutdown()
+
+
+def plan_blocks(
+    reader: RowReader, samples: Samples, batch_size: int, *, shuffle: bool, buffer: int | None = None
+) -> Blocks:
+    """Plan the blocks of samples that are read as a whole, and shuffled.
+
+    Parameters
+    ----------
+    reader, samples
+        What is read.
+    batch_size
+        How many samples make a batch.
+    shuffle
+        Whether the samples of a buffer are shuffled, or only read together.
+    buffer
+        How many samples; by default it goes by their size.
+    """
+    sample_bytes = max(1, samples.width * reader.row_bytes)
+    if not shuffle:
+        buffer = max(1, READ_BYTES // sample_bytes)
+    elif buffer is None:
+        buffer = max(min(BUFFER_ROWS, BUFFER_BYTES // sample_bytes), batch_size)
+    target = max(1, min(BLOCK_BYTES // sample_bytes, buffer // 16))
+    marks = _marks(reader, samples, buffer)
+    if not shuffle and marks is not None:
+        # several chunks, which are decoded at the same time
+        largest = int(np.diff(marks).max(initial=0))
+        buffer = max(buffer, min(THREADS * largest, WHOLE_BYTES // sample_bytes))
+    count = len(samples)
+    if marks is None:
+        marks = np.append(0, every(target, count)) if count else np.zeros(1, np.int64)
+        # what is not chunked is read row by row: a block is in the cache of the system when its first row was read
+        return Blocks(marks, buffer, read_whole=False)
+    return Blocks(merge_marks(marks, target), buffer)
+
+
+def _marks(reader: RowReader, samples: Samples, buffer: int) -> Ints | None:
+    """The first sample of each run of samples that begin in the same chunk; None where nothing is chunked."""
+    last = len(samples.sizes) - 1
+    limit = max(1, buffer * samples.width)
+    first = _axis_marks(reader, 0, limit)
+    if samples.windows is None or not len(samples):
+        return first
+    along = first if not last else _axis_marks(reader, last, limit)
+    if first is None and along is None:
+        return None
+    coords = np.unravel_index(samples.windows.first, samples.sizes)
+    return _changes(_block_of(coords[0], first), _block_of(coords[last], along))
+
+
+def _axis_marks(reader: RowReader, axis: int, limit: int) -> Ints | None:
+    found = []
+    for column in reader.columns:
+        if axis in column.held:
+            marks = _chunk_marks(column.planned.variable, column.held.index(axis))
+            if marks is not None:
+                found.append((marks, column.row_bytes))
+    return common_marks(found, limit)
+
+
+def _chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
+    """The borders of the chunks along an axis, 0 and its size included.
+
+    None where a part of a chunk can be read as cheaply as the whole: in memory, in contiguous layouts.
+    """
+    size = variable.shape[axis]
+    if variable.chunks is not None:
+        return np.cumsum([0, *variable.chunks[axis]], dtype=np.int64)
+    chunk = _stored_chunk(variable, axis)
+    place = None if chunk is None else stored_place(variable, axis)
+    if chunk is None or place is None:
+        return None
+    positions = place[1]
+    if isinstance(positions, range) and positions.step == 1:
+        inner = np.arange(chunk - positions.start % chunk, size, chunk, dtype=np.int64)
+    else:
+        number = np.asarray(positions, dtype=np.int64) // chunk
+        inner = np.flatnonzero(np.diff(number)) + 1
+    return np.concatenate([[0], inner, [size]]) if size else np.zeros(1, np.int64)
+
+
+def _stored_chunk(variable: xr.Variable, axis: int) -> int | None:
+    """The size of the chunks of the store, None where any row is read by itself."""
+    array = backend_array(variable)
+    stored = getattr(array, "wrapped", array)
+    if array is None or (isinstance(stored, RawArray) and not stored.is_compressed):
+        return None
+    chunk = variable.encoding.get("preferred_chunks", {}).get(variable.dims[axis])
+    if isinstance(chunk, tuple):
+        chunk = chunk[0] if chunk else None
+    return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
+
+
+def _block_of(rows: Ints, marks: Ints | None) -> Ints:
+    """The number of the block that each row is in."""
+    return np.zeros(len(rows), np.int64) if marks is None else np.searchsorted(marks, rows, "right")
+
+
+def _changes(*numbers: Ints) -> Ints:
+    """The borders of the runs in which all of several arrays stay as they are: [0, 2, 4] for [1, 1, 2, 2]."""
+    count = len(numbers[0])
+    if not count:
+        return np.zeros(1, np.int64)
+    changed = np.zeros(count - 1, bool)
+    for found in numbers:
+        changed |= np.diff(found) != 0
+    return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changed) + 1, np.array([count])])

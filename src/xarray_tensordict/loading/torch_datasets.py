@@ -1,11 +1,18 @@
-"""Datasets for torch's ``DataLoader``: one of single samples, one of batches."""
+"""Datasets for torch's ``DataLoader``: one of single samples, one of batches, whose worker processes agree on the epoch."""
 
 from __future__ import annotations
 
 import operator
+import os
+import re
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from inspect import signature
-from typing import Any, ClassVar
+from multiprocessing import current_process, parent_process
+from multiprocessing.context import get_spawning_popen
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +20,9 @@ import xarray as xr
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from ..core.messages import there_are
 from ..core.model import Inference
-from ..core.suggest import there_are
 from .batches import Batches, open_batches, open_rows, read_samples
-from .epochs import Epochs
 from .reader import RowReader
 from .samples import Samples
 
@@ -118,3 +124,148 @@ def torch_dataset(
         )
     samples, reader = open_rows(ds, inference, **options)
     return RowsDataset(reader, samples)
+
+
+_CHOSEN = -1
+_NO_WORKERS = -2
+
+
+class Begun(NamedTuple):
+    """A line of the list of iterations: that a process began its part of one, or that an epoch was chosen.
+
+    Attributes
+    ----------
+    main
+        The process whose iteration it is: the parent of the workers.
+    choice
+        How often ``set_epoch`` was called.
+    seed
+        The base of the seeds that torch draws for the workers of one iteration; or that it has no workers, or that
+        this line chooses an epoch.
+    workers
+        How many workers there are.
+    first
+        The number of the process that is the first worker; of a choice, the epoch.
+    again
+        How often the process had begun before: workers that stay keep their seed.
+    """
+
+    main: int
+    choice: int
+    seed: int
+    workers: int
+    first: int
+    again: int
+
+
+def count_before(lines: Sequence[Begun], own: Begun) -> int:
+    """How many iterations began before the one that `own` belongs to, since the epoch was chosen.
+
+    The order is that of the first line of each, and what is not there yet comes last. Where torch is seeded alike for two
+    iterations their processes differ; those of one follow each other, or nearly so if several threads start processes.
+
+    Examples
+    --------
+    >>> first, second = (Begun(1, 0, seed, 2, 1, 0) for seed in (70, 80))
+    >>> [count_before([first, second, second, first], own) for own in (first, second)]
+    [0, 1]
+    """
+    count = 0
+    begun: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for line in lines:
+        if line.seed == _CHOSEN or (line.main, line.choice) != (own.main, own.choice):
+            continue
+        alike = begun.setdefault((line.seed, line.workers, line.again), [])
+        number = next((number for first, number in alike if abs(line.first - first) < line.workers), count)
+        if line == own:
+            return number
+        if number == count:
+            alike.append((line.first, count))
+            count += 1
+    return count
+
+
+class Epochs:
+    """Counts the iterations over a dataset, in this process and in the workers of its DataLoaders.
+
+    The workers of a DataLoader are started anew for each iteration, with a copy of the dataset as it was, or stay and are
+    asked again. So what begins an iteration adds a line to a file and then reads it. A file that is opened to append is
+    written atomically: all find the iterations in the same order, and no lock can be left behind.
+
+    Parameters
+    ----------
+    epoch
+        The epoch of the first iteration.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch, self._choice = epoch, 0
+        self._process, self._again = os.getpid(), -1
+        self._create()
+
+    def _create(self) -> None:
+        number, self._path = tempfile.mkstemp(prefix="xarray-tensordict-epochs-")
+        os.close(number)
+        weakref.finalize(self, _remove, self._path, os.getpid())
+
+    def choose(self, epoch: int) -> None:
+        """Let the next iteration run `epoch`, also in workers that are running already."""
+        self._epoch, self._choice = epoch, self._choice + 1
+        self._note(Begun(os.getpid(), self._choice, _CHOSEN, 0, epoch, 0))
+
+    def begin(self, worker: Any) -> int:
+        """Begin an iteration, or the part of one that belongs to a worker.
+
+        Parameters
+        ----------
+        worker
+            What torch's ``get_worker_info()`` gives: None where the dataset is iterated without workers.
+
+        Returns
+        -------
+        int
+            The epoch, the same for all workers of the iteration.
+        """
+        process = os.getpid()
+        self._again = self._again + 1 if process == self._process else 0
+        self._process = process
+        if worker is None:
+            own = Begun(process, self._choice, _NO_WORKERS, 1, 0, self._again)
+            return self._epoch + count_before(self._note(own), own)
+        parent = parent_process()
+        main = process if parent is None else int(parent.pid or 0)
+        choice, epoch = self._choice, self._epoch
+        if self._again:  # started before an epoch may have been chosen
+            chosen = [(line.choice, line.first) for line in self._lines() if (line.main, line.seed) == (main, _CHOSEN)]
+            choice, epoch = max(chosen, default=(choice, epoch))
+        number = re.search(r"\d+$", current_process().name)
+        first = 0 if number is None else int(number[0]) - worker.id
+        own = Begun(main, choice, worker.seed - worker.id, worker.num_workers, first, self._again)
+        return epoch + count_before(self._note(own), own)
+
+    def _note(self, line: Begun) -> list[Begun]:
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(np.array(line, np.int64).tobytes())
+        return self._lines()
+
+    def _lines(self) -> list[Begun]:
+        lines = np.fromfile(self._path, np.int64).reshape(-1, len(Begun._fields))
+        return [Begun(*line) for line in lines.tolist()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            return self.__dict__  # a process that is being started goes on with the file
+        own = Begun(os.getpid(), self._choice, _NO_WORKERS, 1, 0, self._again + 1)
+        epoch = self._epoch + count_before(self._lines(), own)
+        return {"_epoch": epoch, "_choice": 0, "_process": -1, "_again": -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "_path" not in state:
+            self._create()
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a fork of it
+        with suppress(OSError):
+            os.remove(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ..core.printable import printable
+from ..core.messages import printable
 from .summary import LONGEST, GroupLine, Summary
 from .text import head, lists, tail
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.printable import printable
+from ..core.messages import printable
 from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..core.printable import printable
+from ..core.messages import printable
 from .summary import LONGEST, GroupLine, Row, Summary, batch_text, size_text
 
 

@@ -20,10 +20,9 @@ from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 from .._compat.xarray import bare_array, is_index_data, read
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
+from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
-from ..dataset.hidden_groups import warn_empty
-from ..dataset.record import infer_dataset
-from ..dataset.tensorclasses import opening_notes
+from ..dataset.records import infer_dataset, opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once

@@ -14,8 +14,7 @@ from tensordict import TypedTensorDict, is_non_tensor, is_tensor_collection, is_
 from ..core.metadata import BATCH_DIMS_ATTR
 from ..core.model import GroupBatch, Key
 from ..core.naming import Dims
-from ..dataset.record import read_record, set_record_if_needed
-from ..dataset.tensorclasses import class_path, note_classes
+from ..dataset.records import class_path, note_classes, read_record, set_record_if_needed
 from ..warnings import InferredBatchWarning, warn
 from .axis_names import DimsArgument, Namer
 from .template import Template

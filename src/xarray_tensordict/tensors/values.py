@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.objects import held_objects
-from ..core.times import to_nanoseconds
+from ..core.values import held_objects, to_nanoseconds
 from ..quiet import quiet
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {

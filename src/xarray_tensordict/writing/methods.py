@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import xarray as xr
 
+from ..core.messages import check_choice, there_are
 from ..core.model import path_key
-from ..core.suggest import check_choice, there_are
 from .plan import Source, WriteOptions, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 

@@ -12,21 +12,19 @@ from typing import Any
 import xarray as xr
 
 from .._compat.xarray import dataset_of, multiindex_dims, remade
-from ..core.features import is_marked
 from ..core.inference import infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
 from ..core.naming import local_dim, qualify, renamed_batches
-from ..core.objects import jsonable
 from ..core.unbatched_entry import encode_array
+from ..core.values import jsonable
+from ..core.voting import is_marked
 from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths
-from ..dataset.record import infer_dataset, set_record_if_needed
-from ..dataset.tensorclasses import class_attrs, classes_of
+from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .packing import is_packing
 from .stored_form import Format, Layout, Place, Stored, store_form
-from .streaming import read_now, streamed
+from .values import is_packing, read_now, streamed
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 

@@ -15,15 +15,14 @@ import xarray as xr
 import zarr
 
 from .._compat.xarray import dataset_of, remade, transpose_axes
-from ..core.features import is_made_up, is_marked
 from ..core.metadata import ARRAY_ATTR, CF_PACKING, NS_UNITS, parse_array_record
 from ..core.model import GroupBatch, Key
 from ..core.naming import local_dim
-from ..core.objects import held_objects
-from .packing import encoded
+from ..core.values import held_objects
+from ..core.voting import is_made_up, is_marked
 from .plan import Source
 from .stored_form import nanoseconds
-from .streaming import Values, as_declared, map_values, read_now
+from .values import Values, as_declared, encoded, map_values, read_now
 
 _CODED = frozenset(CF_PACKING) - {"dtype"}
 _TEXT = "UTO"

@@ -22,13 +22,11 @@ from xarray.coding.strings import create_vlen_dtype
 from .._compat.xarray import read, remade, transpose_axes
 from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
-from ..core.objects import held_objects, is_text_dtype, python_objects, same_object, to_json
-from ..core.times import to_nanoseconds
 from ..core.unbatched_entry import encode_array, entry_record
+from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .packing import decoded_dtype, encoded, is_packing, packed
-from .streaming import as_declared, map_values, read_now
+from .values import as_declared, decoded_dtype, encoded, is_packing, map_values, packed, read_now
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -393,7 +391,7 @@ _CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_var
 
 
 def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
-    """The CF words of an encoding that came along; :func:`.packing.packed` says whether the values fit."""
+    """The CF words of an encoding that came along; :func:`.values.packed` says whether the values fit."""
     kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
     kinds = {variable.dtype.kind}
     with suppress(TypeError):

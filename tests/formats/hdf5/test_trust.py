@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 import xarray_tensordict as xt
-from xarray_tensordict.core.documents import LARGEST
+from xarray_tensordict.core.metadata import LARGEST
 from xarray_tensordict.formats.registry import find_source
 from xarray_tensordict.warnings import LeftOutWarning
 

@@ -330,7 +330,7 @@ def test_dask_arrays_are_written_block_by_block(path):
 
 
 def test_large_lazy_arrays_are_copied_in_blocks(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.writing.streaming.STREAM_BYTES", 100)
+    monkeypatch.setattr("xarray_tensordict.writing.values.STREAM_BYTES", 100)
     ds = xr.Dataset({"x": (("time", "f"), np.arange(70.0).reshape(35, 2))})
     ds.td.to_h5(path, chunks={"time": 4})
     with xr.open_dataset(path, engine="tensordict", cache=False) as lazy:

@@ -20,7 +20,7 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 import xarray_tensordict
 from memmap_samples import both_doors
 from strategies import tensordicts
-from xarray_tensordict.dataset.tensorclasses import classes_of
+from xarray_tensordict.dataset.records import classes_of
 from xarray_tensordict.formats.memmap import files as memmap_files
 from xarray_tensordict.formats.memmap.files import file_stem
 from xarray_tensordict.formats.raw import arrays as raw_arrays

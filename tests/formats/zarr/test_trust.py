@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore, ObjectStore
 
 import xarray_tensordict
 from xarray_tensordict.core import model
-from xarray_tensordict.core.documents import LARGEST
+from xarray_tensordict.core.metadata import LARGEST
 from xarray_tensordict.quiet import ZARR_SAYS, quiet
 from xarray_tensordict.warnings import LeftOutWarning
 

@@ -30,14 +30,14 @@ from ...core.metadata import (
     parse_batch_record,
 )
 from ...core.model import GroupBatch, Key
-from ...core.objects import to_json
+from ...core.values import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
-from ...dataset.record import infer_dataset
+from ...dataset.records import infer_dataset
 from ...writing.plan import Source
 from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
-from ...writing.streaming import streamed
+from ...writing.values import streamed
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
 from .file import check_not_written, without_readers
 from .output import Hdf5Output, Part, changed_in_place, write_values

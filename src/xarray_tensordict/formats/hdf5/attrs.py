@@ -15,7 +15,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.documents import parse
 from ...core.metadata import (
     ARRAY_ATTR,
     INCOMPLETE_ATTR,
@@ -23,10 +22,11 @@ from ...core.metadata import (
     UNBATCHED_NAME,
     Incomplete,
     dims_from_attribute,
+    parse,
     parse_attribute,
 )
 from ...core.model import Key, LeftOut
-from ...core.objects import jsonable
+from ...core.values import jsonable
 
 _HIDDEN = frozenset(
     {

@@ -74,7 +74,7 @@ class Hdf5Format(Format):
         check_not_written(Path(path))
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
-        from .annotate import annotate_hdf5
+        from .write import annotate_hdf5
 
         annotate_hdf5(source, annotations)
 

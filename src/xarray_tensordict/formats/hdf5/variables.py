@@ -13,10 +13,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...core.documents import LARGEST
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
+    LARGEST,
     NON_TENSOR_ATTR,
     STACK_ATTR,
     STR_ATTR,
@@ -26,10 +26,9 @@ from ...core.metadata import (
 )
 from ...core.model import ArrayRecord, Key, LeftOut, StoredArray
 from ..raw.arrays import RawArray
-from .arrays import Element, Hdf5Array, element_of
+from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of, virtual_parts
 from .attrs import Axis, ScaleTable, UnreadableError, marker, read_attributes, recorded_axes
 from .file import Hdf5Source, file_name
-from .opened import OpenedDataset, as_raw, virtual_parts
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: "zlib", 307: "bzip2", 32004: "blosc", 32015: "zstd"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -23,9 +23,9 @@ from xarray.core.coordinates import Coordinates
 from ..._compat.xarray import NetcdfWriter, data_of
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
-from ...core.objects import to_json
+from ...core.values import to_json
 from ...dataset.open import OpenOptions, open_flat
-from ...dataset.record import infer_dataset
+from ...dataset.records import infer_dataset
 from ...writing.plan import (
     GroupPlan,
     Source,
@@ -38,9 +38,10 @@ from ...writing.plan import (
 )
 from ...writing.running import distributed_client
 from ...writing.stored_form import Stored, storage_chunks
+from ..base import Annotations, check_records
 from .append import append_rows, check_rows
-from .attrs import stored_attrs, unbatched_content
-from .file import check_not_written
+from .attrs import NON_COORD_PREFIX, attached_scales, marker, stored_attrs, unbatched_content, write_labels
+from .file import check_not_written, open_for_changes
 from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, write_values, written_beside
 from .read import Hdf5Store
 
@@ -402,3 +403,37 @@ def _netcdf_dataset(group: GroupPlan, options: WriteOptions) -> xr.Dataset:
     data = {name: variable for name, variable in variables.items() if name not in coords}
     own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
     return xr.Dataset(data, coords=own, attrs=stored_attrs(group.attrs or {}, {}, "the group", netcdf=True))
+
+
+def annotate_hdf5(source: Any, annotations: Annotations) -> None:
+    """Write labels and attributes into a file; see :meth:`~..base.Format.annotate`."""
+    if isinstance(source, str):
+        with open_for_changes(source) as file:
+            annotate_hdf5(file, annotations)
+        return
+    group = (annotations.group or "").strip("/")
+    root = source[group] if group else source
+    check_records(root, annotations)
+    named = {root["/".join(key)]: dims for key, dims in annotations.dims.items()}
+    for dataset, dims in named.items():
+        _check_scales(dataset, dims)
+    for dataset, dims in named.items():
+        write_labels(dataset, dims)
+    for key, record in annotations.records.items():
+        node = root.get("/".join(key)) if key else root
+        if isinstance(node, h5py.Group):
+            node.attrs[BATCH_ATTR] = json.dumps(record)
+
+
+def _check_scales(dataset: h5py.Dataset, dims: Sequence[str]) -> None:
+    """Raise a ValueError where a dimension scale gives an axis another name: readers ask it first."""
+    for axis, dim in enumerate(dims):
+        is_scale = marker(dataset, "CLASS") == "DIMENSION_SCALE"
+        scales = attached_scales(dataset, axis) or ([dataset] if is_scale and not axis else [])
+        names = [scale.name.rpartition("/")[2].removeprefix(NON_COORD_PREFIX) for scale in scales]
+        if names and dim not in names:
+            raise ValueError(
+                f"{dataset.file.filename}: axis {axis} of {dataset.name!r} was to be called {dim!r}, and the dimension scale "
+                f"{scales[-1].name!r} names it; rename the scale with h5py, file.move(...), or leave the axis out of dims=. "
+                f"Nothing was changed"
+            )

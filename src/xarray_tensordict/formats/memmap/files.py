@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...core.documents import LARGEST, checked, parse
-from ...core.metadata import Size
+from ...core.metadata import LARGEST, Size, checked, parse
 from ..fingerprint import Described, Fingerprint
 from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, map_file, open_file
 

@@ -20,10 +20,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...core.documents import checked
-from ...core.dtypes import CODE_DTYPES
-from ...core.metadata import Size, scalar_array, stacked_array
+from ...core.metadata import Size, checked, scalar_array, stacked_array
 from ...core.model import DEEPEST_GROUP, MOST_GROUPS
+from ...core.values import CODE_DTYPES
 from ..array_wrappers import WidenedArray
 from ..fingerprint import Described
 from ..raw.arrays import RawArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.metadata import stacked_array
 from ...core.model import StoredArray
-from ...core.objects import same_object
+from ...core.values import same_object
 from ..array_wrappers import OuterArray, read_outer
 
 _MOST_ROWS = 2**24

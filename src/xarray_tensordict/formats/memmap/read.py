@@ -5,14 +5,21 @@ Opening reads metadata alone, all of it.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
-from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name, path_key
-from ...core.suggest import there_are
-from ...warnings import LeftOutWarning, warn
+import msgspec
+import numpy as np
+
+from ...core.messages import there_are
+from ...core.metadata import Size, checked, parse
+from ...core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name, path_key, why_no_key
+from ...warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
+from ..array_wrappers import _Wrapped
 from ..base import StoreOptions
-from .checkpoints import STORAGE_META, read_checkpoint
-from .files import root_of
+from ..fingerprint import Described
+from .files import TensorEntry, read_json, read_small, root_of
 from .folders import META, LevelReader
 from .levels import Level
 
@@ -101,3 +108,170 @@ def _paths(level: Level, key: Key = ()) -> list[str]:
     for name, child in level.children.items():
         found += [group_name((*key, name)), *_paths(child, (*key, name))]
     return found
+
+
+STORAGE_META = "storage_metadata.json"
+_SINGLE = "_-single-tensor-_"
+_COMPACT = frozenset({"_storage_shape", "shift", "is_full"})
+"""Entries that the compact checkpoints of torchrl have (``TED2Flat``, ``TED2Nested``)."""
+
+
+class _Checkpoint(msgspec.Struct):
+    len: Size
+    is_pytree: bool = False
+    metadata: dict[str, TensorEntry] | None = None
+
+
+class _Writer(msgspec.Struct):
+    cursor: int | None = None
+    rank_key: Any = None
+
+
+def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
+    """The tensordict of the storage in a folder, by default trimmed to the rows that have been filled.
+
+    Raises
+    ------
+    ValueError
+        Where the metadata of the storage are damaged.
+    """
+    found, described = read_json(folder / STORAGE_META)
+    what = f"{folder / STORAGE_META}: it is not the metadata of a storage of torchrl"
+    checkpoint, cursor = checked(found, _Checkpoint, what), writer_cursor(folder)
+    if checkpoint.is_pytree:
+        return _pytree(folder, checkpoint, described, cursor, where, filled=options.filled)
+    level = LevelReader(allow_pickle=options.allow_pickle).level(folder)
+    if level.arrays.keys() >= _COMPACT:
+        warn(
+            f"{where}: the replay buffer was saved in a compact form of torchrl's own (FlatStorageCheckpointer or "
+            f"NestedStorageCheckpointer), in which observations and their successors share rows. It is shown as it is "
+            f"stored, not trimmed to its {checkpoint.len} elements; load it with torchrl, and dump it with the default "
+            f"checkpointer",
+            InferredBatchWarning,
+        )
+        return level
+    if not options.filled or not level.batch:
+        return level
+    trim = level.batch[0], _filled_rows(checkpoint.len, level.batch, cursor, where)
+    level = LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
+    _begin_with_the_oldest(level, trim, cursor, where)
+    return level
+
+
+def _begin_with_the_oldest(level: Level, trim: tuple[int, int] | None, cursor: int | None, where: str) -> None:
+    """Turn the rows of a full buffer so that they are in the order in which they were written."""
+    if trim is None or not cursor or trim[1] < trim[0] or cursor == trim[1]:
+        return
+    if not 0 < cursor < trim[1]:
+        warn(
+            f"{where}: the writer of the replay buffer notes that it would write row {cursor} next, and there are {trim[1]}; the "
+            f"rows are in the order of the storage, and which of them is the oldest is not known",
+            IncompleteStoreWarning,
+        )
+        return
+    level.arrays = {name: in_age_order(array, trim[1], cursor) for name, array in level.arrays.items()}
+    for child in level.children.values():
+        _begin_with_the_oldest(child, trim, cursor, where)
+
+
+def _filled_rows(length: int, batch: tuple[int, ...], cursor: int | None, where: str) -> int:
+    """How many rows along the first dim have been filled.
+
+    A storage counts elements over its ``ndim`` leading dims, and does not say what its ``ndim`` is. The cursor of the
+    writer counts rows.
+    """
+    capacity, elements = batch[0], 1
+    candidates = []
+    for size in (1, *batch[1:]):
+        elements *= size
+        rows = -(-length // max(elements, 1))
+        if rows <= capacity and rows not in candidates:
+            candidates.append(rows)
+    if len(candidates) > 1:
+        agreeing = [rows for rows in candidates if cursor is not None and cursor in (rows, rows % capacity)]
+        candidates = agreeing or candidates
+    if len(candidates) > 1:
+        warn(
+            f"{where}: the replay buffer holds {length} elements of batch size {list(batch)}, which are {candidates} rows "
+            f"for a storage of ndim=1, 2, ...; {candidates[0]} are shown, and the last of them may be empty. Open with "
+            f"filled=False for all {capacity}",
+            InferredBatchWarning,
+        )
+    return candidates[0] if candidates else capacity
+
+
+def _pytree(
+    folder: Path, checkpoint: _Checkpoint, described: Described, cursor: int | None, where: str, *, filled: bool
+) -> Level:
+    """The level that a storage of tensors in dicts, lists and tuples is shown as."""
+    entries = checkpoint.metadata or {}
+    sizes = zip(*(entry.shape for entry in entries.values()), strict=False)
+    shared = tuple(size[0] for size in takewhile(lambda size: len(set(size)) == 1, sizes))
+    rows = _filled_rows(checkpoint.len, shared, cursor, where) if filled and shared else None
+    batch = () if not shared else (shared[0] if rows is None else rows,)
+    trim = None if rows is None else (shared[0], rows)
+    reader = LevelReader(trim=trim)
+    root = Level(batch)
+    for path, entry in entries.items():
+        parts, file = [part.replace("_<dot>_", ".") for part in path.split(".")], folder / f"{path}.memmap"
+        if "/" in path or why_no_key("/".join(parts)) is not None:
+            root.left_out[path] = "its path in the metadata of the storage is none of a tensor"
+            continue
+        if file.is_file():
+            parts = [path]
+        else:
+            file = folder.joinpath(*path.split(".")).with_suffix(".memmap")
+        if parts == [_SINGLE]:
+            parts = [folder.parent.name if folder.name == "storage" else folder.name]
+        level = root
+        for part in parts[:-1]:
+            level = level.children.setdefault(part, Level(batch))
+        reader.add_leaf(level, parts[-1], file, described, ("metadata", path), entry)
+    _begin_with_the_oldest(root, trim, cursor, where)
+    return root
+
+
+# --- the order in which rows were written -----------------------------------------------------------------------------
+
+
+def writer_cursor(folder: Path) -> int | None:
+    """Where the writer of a buffer would write next, of which torchrl keeps a note beside the storage.
+
+    A writer that keeps the rows with the highest values has no such order.
+    """
+    file = folder.parent / "writer" / "metadata.json"
+    try:
+        content = read_small(file)
+    except FileNotFoundError:
+        return None
+    found = parse(content, _Writer, str(file))
+    return None if found.rank_key is not None else found.cursor
+
+
+def in_age_order(array: StoredArray, rows: int, cursor: int) -> StoredArray:
+    """Begin an array of `rows` rows with the oldest row, the one that the writer would overwrite next."""
+    if array.shape[:1] == (rows,):
+        is_loaded = isinstance(array.data, np.ndarray)
+        array.data = np.roll(array.data, -cursor, axis=0) if is_loaded else TurnedArray(array.data, cursor)
+    return array
+
+
+class TurnedArray(_Wrapped):
+    """A lazy array whose first row is another one; those before it come behind its last."""
+
+    def __init__(self, array: Any, first: int) -> None:
+        super().__init__(array)
+        self._first = first
+        self.shape = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        rows = (np.arange(self.shape[0])[key[0]] + self._first) % self.shape[0]
+        if rows.ndim == 0:
+            return self._read_wrapped((int(rows), *key[1:]))
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        parts = [part for part in np.split(rows, breaks) if part.size]
+        if len(parts) > 2:
+            return self._read_wrapped((rows, *key[1:]))
+        read = [self._read_wrapped((slice(int(part[0]), int(part[-1]) + 1), *key[1:])) for part in parts]
+        return np.concatenate(read) if read else self._read_wrapped((slice(0, 0), *key[1:]))

@@ -18,22 +18,20 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
 from ..._compat.xarray import past_cache
-from ...core.dtypes import CODE_DTYPES
 from ...core.inference import BatchDims
+from ...core.messages import check_choice
 from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
-from ...core.objects import same_object, to_json
-from ...core.suggest import check_choice
 from ...core.unbatched_entry import encode_array
+from ...core.values import CODE_DTYPES, same_object, to_json
 from ...dataset.entries import Entry, Plan, plan_entries, td_names
-from ...dataset.record import infer_dataset
-from ...dataset.tensorclasses import classes_of
+from ...dataset.records import classes_of, infer_dataset
 from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.replacing import allocate, free_name, remove, replaced, swap
-from ...writing.streaming import as_declared, streamed
+from ...writing.values import as_declared, streamed
 from .files import file_stem
 from .folders import BYTES, CLASS_NAME, LOST_NAMES, META
 from .levels import stack_shape

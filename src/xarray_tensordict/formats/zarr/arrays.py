@@ -27,8 +27,8 @@ from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
 from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
-from ...core.documents import checked, parse
-from ...core.dtypes import CODE_DTYPES
+from ...core.metadata import checked, parse
+from ...core.values import CODE_DTYPES
 from ...quiet import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of

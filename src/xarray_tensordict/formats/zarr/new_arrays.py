@@ -30,10 +30,10 @@ from ..._compat.xarray import data_of, past_cache
 from ...core.blocks import merged_chunks, row_blocks
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME
 from ...core.model import Key
-from ...core.objects import jsonable, to_json
+from ...core.values import jsonable, to_json
 from ...writing.plan import GroupPlan, WriteOptions, WritePlan, unbatched_object
 from ...writing.stored_form import Stored, storage_chunks
-from ...writing.streaming import contiguous
+from ...writing.values import contiguous
 
 CHUNK_BYTES = 1 << 20
 """The size of a chunk before compression."""

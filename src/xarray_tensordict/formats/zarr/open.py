@@ -34,10 +34,9 @@ from ..._compat.zarr import (
     run,
     store_path,
 )
-from ...core.documents import checked, parse
-from ...core.metadata import COMMIT_ATTR
+from ...core.messages import there_are
+from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
-from ...core.suggest import there_are
 from ..base import StoreOptions
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError

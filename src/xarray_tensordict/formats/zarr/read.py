@@ -20,18 +20,20 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, unpickles, with_dims
-from ...core.documents import LARGEST, checked, parse
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
     INCOMPLETE_ATTR,
+    LARGEST,
     MARKER_ATTRS,
     NON_TENSOR_ATTR,
     STACK_ATTR,
     axes_of_multiscales,
+    checked,
     decode_non_tensor,
     dims_from_attribute,
     is_pickled,
+    parse,
     parse_batch_record,
     read_array_record,
     stacked_array,

@@ -36,10 +36,9 @@ from ..._compat.zarr import (
     run,
     set_bytes,
 )
-from ...core.documents import checked, parse
-from ...core.metadata import COMMIT_ATTR, INCOMPLETE_ATTR, Incomplete
+from ...core.messages import printable
+from ...core.metadata import COMMIT_ATTR, INCOMPLETE_ATTR, Incomplete, checked, parse
 from ...core.model import why_no_key
-from ...core.printable import printable
 from ..fingerprint import ChangedError
 
 LOCK = ".xarray-tensordict.lock"

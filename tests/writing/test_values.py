@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from xarray_tensordict import StoredFormWarning
-from xarray_tensordict.writing import packing
+from xarray_tensordict.writing import values as packing
 
 WRITERS: dict[str, Callable[..., Any]] = {
     "zarr2": lambda ds, path, **more: ds.td.to_zarr(path, layout="xarray", zarr_format=2, **more),

@@ -1,4 +1,8 @@
-"""What messages say about a name or a value that is not there: the nearest one, and all there are."""
+"""What messages say of a name that is not there, and how they show the words of a store.
+
+Names and attributes may hold sequences that control a terminal, so whatever prints them calls :func:`printable`. HTML is escaped
+besides.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +44,20 @@ def check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raise ``ValueError`` for a value that is none of the choices."""
     if value not in choices:
         raise ValueError(f"{argument}: expected one of {', '.join(map(repr, choices))}, found {value!r}")
+
+
+def printable(text: object) -> str:
+    r"""Text on one line, with an escape, as in ``repr``, for each character that is not printed.
+
+    These are control characters (of C0 and C1, line ends included), marks that change the direction of text, and other
+    separators than a space.
+
+    Examples
+    --------
+    >>> printable("obs"), printable("\x1b[2Jobs\r")
+    ('obs', '\\x1b[2Jobs\\r')
+    """
+    given = str(text)
+    if given.isprintable():
+        return given
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in given)

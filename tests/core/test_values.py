@@ -8,7 +8,7 @@ import cftime
 import numpy as np
 import pytest
 
-from xarray_tensordict.core.objects import (
+from xarray_tensordict.core.values import (
     held_objects,
     is_text_dtype,
     jsonable,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xarray_tensordict.core.suggest import check_choice, there_are
+from xarray_tensordict.core.messages import check_choice, there_are
 
 
 def test_the_names_there_are_in_order():

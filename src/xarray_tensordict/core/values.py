@@ -1,0 +1,190 @@
+"""Values that numpy, torch and JSON hold in different ways: Python objects, times, dtypes that numpy lacks. Pure functions.
+
+The dtype of an array of Python objects says nothing, so every writer, ``to_tensordict`` and the checks of an append ask
+:func:`held_objects`. Times are int64 nanoseconds since 1970-01-01 in stores and tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+Held = Literal["text", "bytes", "dates", "rows", "objects"]
+
+_JSON_SCALARS = (str, bool, int, float, type(None))
+
+
+def held_objects(values: np.ndarray[Any, Any]) -> Held:
+    """Say what an array of dtype object holds.
+
+    Returns
+    -------
+    str
+        "text": strings only, or no element at all. "bytes": bytes only, none of which ends with a NUL, so that an array
+        of fixed length (dtype S) gives them back. "dates": a date of cftime is among the elements. "rows": a numpy array
+        is among them. "objects": anything else; JSON holds it or nothing does.
+
+    Examples
+    --------
+    >>> held_objects(np.array(["a", "bc"], object)), held_objects(np.array([b"a", None], object))
+    ('text', 'objects')
+    """
+    kinds = {type(item) for item in values.flat}
+    if kinds <= {str, np.str_}:
+        return "text"
+    if kinds <= {bytes, np.bytes_} and not any(item.endswith(b"\0") for item in values.flat):
+        return "bytes"
+    if any(kind.__module__.partition(".")[0] == "cftime" for kind in kinds):  # which need not be installed
+        return "dates"
+    return "rows" if any(issubclass(kind, np.ndarray) for kind in kinds) else "objects"
+
+
+def is_text_dtype(dtype: np.dtype[Any]) -> bool:
+    """Whether an object dtype says itself that it holds strings, as xarray and h5py mark it."""
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    return metadata.get("element_type") is str or metadata.get("vlen") is str
+
+
+def python_objects(values: np.ndarray[Any, Any]) -> Any:
+    """Nested lists of Python objects, or one object: numpy's own scalars become Python's."""
+    return _plain(values.tolist(), values.ndim if values.dtype.kind == "O" else 0)
+
+
+def _plain(item: Any, depth: int) -> Any:
+    if depth:
+        return [_plain(part, depth - 1) for part in item]
+    return item.item() if isinstance(item, np.generic) else item
+
+
+def jsonable(value: Any) -> Any:
+    """An attribute as JSON takes it: arrays of numpy as lists, its scalars as Python's."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def to_json(payload: Any, name: str) -> str:
+    """The JSON text of an object.
+
+    Raises
+    ------
+    TypeError
+        Where JSON has no text for it.
+    """
+    try:
+        return json.dumps(payload)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"variable {name!r} holds a Python object that JSON cannot hold ({error}), and objects are stored as JSON, "
+            "never as pickles; convert it to numbers, strings, lists or dicts, or drop it"
+        ) from error
+
+
+def same_object(a: Any, b: Any) -> bool:
+    """Whether two JSON objects are equal with equal types; NaN equals NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return set(a) == set(b) and all(same_object(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same_object(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and math.isnan(a):
+        return math.isnan(b)
+    return isinstance(a, _JSON_SCALARS) and bool(a == b)
+
+
+_MAX = 2**63 - 1
+"""The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
+_PER_UNIT = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "D": 86_400_000_000_000,
+    "W": 604_800_000_000_000,
+}
+
+
+def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
+    """The int64 nanoseconds of datetimes or timedeltas of any unit, NaT the smallest int64.
+
+    Returns
+    -------
+    counts
+        A view where the times are nanoseconds.
+    lost
+        The first time that nanoseconds do not hold, out of range or finer; None where there is none. numpy wraps around
+        silently, both ways, so its own conversion cannot tell.
+
+    Examples
+    --------
+    >>> to_nanoseconds(np.array(["1970-01-02", "NaT"], "M8[s]"))
+    (array([      86400000000000, -9223372036854775808]), None)
+    >>> to_nanoseconds(np.array(["2500-01-01"], "M8[s]"))[1]
+    np.datetime64('2500-01-01T00:00:00')
+    """
+    native = np.asarray(times).astype(times.dtype.newbyteorder("="), copy=False)
+    unit, step = np.datetime_data(native.dtype)
+    if step == 1 and unit in {"ns", "generic"}:
+        return native.view(np.int64), None
+    finest = f"{native.dtype.kind}8[ns]"
+    if unit in {"ps", "fs", "as"}:
+        converted = native.astype(finest)
+        lost = (converted.astype(native.dtype) != native) & ~np.isnat(native)
+    else:
+        first, last = _range_in_steps(native.dtype)
+        counts = native.view(np.int64)
+        lost = ((counts < first) | (counts > last)) & ~np.isnat(native)
+        converted = (np.where(lost, np.array(0, native.dtype), native) if lost.any() else native).astype(finest)
+    return converted.view(np.int64), native[lost].ravel()[0] if lost.any() else None
+
+
+def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The first and the last count of the unit of a dtype whose nanoseconds fit into int64."""
+    unit, step = np.datetime_data(dtype)
+    if unit in _PER_UNIT:
+        ns = _PER_UNIT[unit] * step
+        return -(_MAX // ns), _MAX // ns
+    # years and months: the one that the first nanosecond lies in has begun before it
+    first = int(np.datetime64(-_MAX, "ns").astype(dtype).view(np.int64)) + 1
+    return first, int(np.datetime64(_MAX, "ns").astype(dtype).view(np.int64))
+
+
+CodedDtype = Literal[
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "complex32",
+]
+"""Their names; torch and zarr v3 (zarr-specs, data type extensions) name the floats alike."""
+
+CODE_DTYPES: dict[str, str] = {
+    "bfloat16": "uint16",
+    "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+    "complex32": "uint32",
+}
+"""The integers of the same width, as which their values are stored."""
+
+
+def widened_dtype_name(torch_dtype: str) -> str:
+    """The dtype of numpy that holds every value of a dtype that numpy lacks.
+
+    Examples
+    --------
+    >>> widened_dtype_name("bfloat16")
+    'float32'
+    """
+    return "complex64" if torch_dtype == "complex32" else "float32"
