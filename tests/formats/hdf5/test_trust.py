@@ -48,6 +48,8 @@ ODD_VALUES: dict[str, Callable[[h5py.File], tuple[Any, Any]]] = {
     "a null dataspace": lambda f: (h5py.Empty("f4"), None),
     "no element": lambda f: (np.zeros(0), None),
     "a table": lambda f: (np.zeros((2, 2)), None),
+    "text as long as a class": lambda f: (b"DiMENSION_SCALE", _terminated(16)),
+    "texts as long as a class": lambda f: ([b"DIMENSION_SCALE"] * 500, _terminated(16)),
     "bytes that are no UTF-8": lambda f: (np.array([b"\xff\xfe", b"a"], "S2"), None),
     "a reference": lambda f: (f["ok"].ref, None),
     "a region": lambda f: (f["ok"].regionref[:2], None),
@@ -58,6 +60,14 @@ ODD_VALUES: dict[str, Callable[[h5py.File], tuple[Any, Any]]] = {
     "lists of numbers": lambda f: (_rows([1.0], [2.0], dtype="f8"), h5py.vlen_dtype("f8")),
     "uses of axes that are not there": lambda f: (np.array([(f["y"].ref, 99), (f["g"].ref, -1)], USE), USE),
 }
+
+
+def _terminated(size: int) -> h5py.Datatype:
+    """The type of texts of a fixed length that end with a zero, as HDF5's own functions write them."""
+    found = h5py.h5t.C_S1.copy()
+    found.set_size(size)
+    found.set_strpad(h5py.h5t.STR_NULLTERM)
+    return h5py.Datatype(found)
 
 
 def _rows(*rows: list[Any], dtype: Any = h5py.ref_dtype) -> np.ndarray[Any, Any]:

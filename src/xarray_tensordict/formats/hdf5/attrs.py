@@ -44,6 +44,7 @@ _HIDDEN = frozenset(
     | MARKER_ATTRS
 )
 _SEARCH_INDEX = frozenset({"TINDEX", "INDEX"})  # groups of PyTables, which are not shown
+_SCALES = (["DIMENSION_SCALE"], [b"DIMENSION_SCALE"])
 _RAW_BYTES = ("_FillValue", "missing_value")  # xarray decodes all bytes but these
 PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
 NON_COORD_PREFIX = "_nc4_non_coord_"
@@ -251,7 +252,12 @@ def identity(obj: Any) -> tuple[Any, ...]:
 
 
 def is_scale(dataset: Any) -> bool:
-    """Whether `dataset` is a dimension scale: in netCDF-4, a dimension."""
+    """Whether `dataset` is a dimension scale: in netCDF-4, a dimension.
+
+    HDF5's own function ends the process where the class is another text of that length, or a list of several.
+    """
+    if not _has(dataset, b"CLASS") or np.ravel(marker(dataset, "CLASS")).tolist() not in _SCALES:
+        return False
     return bool(h5py.h5ds.is_scale(dataset.id))
 
 
