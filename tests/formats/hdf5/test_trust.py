@@ -138,6 +138,47 @@ def test_a_virtual_dataset_made_of_itself_is_left_out(tmp_path: Path, names: tup
     assert list(ds.data_vars) == ["ok"]
 
 
+def _virtual(file: h5py.File, source: str, name: str = "v", *, grows: bool = False) -> None:
+    most = (None,) if grows else (6,)
+    layout = h5py.VirtualLayout((6,), float, maxshape=most)
+    end = h5py.h5s.UNLIMITED if grows else 6
+    layout[0:end] = h5py.VirtualSource(source, name, (6,), maxshape=most)[0:end]
+    file.create_virtual_dataset("v", layout)
+
+
+PARTS: dict[str, Callable[[h5py.File], Any]] = {
+    "external link": lambda f: f.update({"v": h5py.ExternalLink("fifo", "/v")}),
+    "soft link behind it": lambda f: f.update({"v": h5py.SoftLink("/w/v"), "w": h5py.ExternalLink("fifo", "/")}),
+    "link to a link": lambda f: f.update({"v": h5py.ExternalLink("other.h5", "/v")}),
+    "virtual": lambda f: _virtual(f, "fifo"),
+    "virtual that grows": lambda f: _virtual(f, "fifo", grows=True),
+    "virtual of a link": lambda f: (PARTS["external link"](f), f.move("v", "w"), _virtual(f, ".", "w")),
+    "external storage": lambda f: f.create_dataset("v", (6,), float, external=[("fifo", 0, 48)]),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+def test_parts_in_what_is_no_file_are_left_out_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where HDF5 looks for external storage
+    os.mkfifo("fifo")
+    made(tmp_path / "other.h5", PARTS["external link"])
+    paths = [str(made(tmp_path / f"{number}.h5", fill)) for number, fill in enumerate(PARTS.values())]
+    code = f"""
+        import signal, warnings, xarray_tensordict as xt, xarray as xr
+        for path in {paths}:
+            signal.alarm(30)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                ds = xr.open_dataset(path, engine="tensordict").load()
+                td = xt.open_persistent(path).to_tensordict()
+            assert list(ds.variables) == list(td.keys()) == ["ok"], path
+            said = [str(warning.message) for warning in caught]
+            assert sum(path in text and "'v': it leads to" in text and "fifo" in text for text in said) == 2, said
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
 # -- no loop, no bomb --------------------------------------------------------------------------------------------------
 
 

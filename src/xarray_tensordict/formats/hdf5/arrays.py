@@ -23,8 +23,9 @@ from ..array_wrappers import named_errors
 from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
-from .attrs import UnreadableError, decode_text, read_attributes, reference_kind
+from .attrs import decode_text, read_attributes, reference_kind
 from .file import Hdf5Source, file_name
+from .links import UnreadableError
 
 
 @dataclass(frozen=True)
@@ -384,30 +385,6 @@ def _type_name(dtype: np.dtype[Any]) -> str:
         return f"rows of {_type_name(np.dtype(row))}"
     codes = h5py.check_enum_dtype(dtype)
     return dtype.name if codes is None else f"{dtype.name} {dict(sorted(codes.items()))}"
-
-
-def virtual_parts(dataset: Any) -> dict[str, str | None]:
-    """The files that a virtual dataset is made of, by their names in it; None for those that are not there.
-
-    HDF5 looks for them as ``H5Pset_virtual_prefix`` says, and ``H5F_prefix_open_file`` does.
-    """
-    if dataset.chunks is not None or not dataset.is_virtual:
-        return {}
-    file = file_name(dataset)
-    prefixes = os.environ.get("HDF5_VDS_PREFIX", "").split(":")
-    folders = [*prefixes, os.path.dirname(file), "", os.path.dirname(os.path.realpath(file))]
-    found: dict[str, str | None] = {}
-    for name in sorted({part.file_name for part in dataset.virtual_sources()}):
-        if name == "." or "%" in name:  # the file itself; as many files as there are
-            continue
-        names = [name, os.path.basename(name)] if os.path.isabs(name) else [name]
-        places = (
-            os.path.join(folder.replace("${ORIGIN}", os.path.dirname(file)), each)
-            for each in names
-            for folder in folders
-        )
-        found[name] = next((os.path.abspath(place) for place in places if os.path.isfile(place)), None)
-    return found
 
 
 # -- bytes without HDF5 --------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from ...core.metadata import (
 )
 from ...core.model import Key, LeftOut
 from ...core.values import jsonable
+from .links import UnreadableError, member_of
 
 _HIDDEN = frozenset(
     {
@@ -57,10 +58,6 @@ NO_NAME = "its name is not UTF-8"
 def readable_name(name: str | bytes) -> str:
     """A name for messages; h5py gives those that are not UTF-8 as bytes."""
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
-
-
-class UnreadableError(Exception):
-    """What an HDF5 object holds has no counterpart here; the message says what it is."""
 
 
 def read_attributes(obj: Any, key: Key, left_out: list[LeftOut]) -> dict[str, Any]:
@@ -367,7 +364,7 @@ def _opened(group: Any) -> dict[str, Any]:
     found = {}
     for name in group:
         with suppress(Exception):  # h5py raises nearly anything for a link that leads nowhere
-            found[name] = group[name]
+            found[name] = member_of(group, name)
     return found
 
 

@@ -23,7 +23,6 @@ from .attrs import (
     NO_NAME,
     NON_COORD_PREFIX,
     ScaleTable,
-    UnreadableError,
     append_mark,
     identity,
     is_placeholder,
@@ -32,6 +31,7 @@ from .attrs import (
     readable_name,
 )
 from .file import Hdf5Source, open_source
+from .links import UnreadableError, member_of
 from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
@@ -286,7 +286,7 @@ def _step(node: _Node, name: str) -> _Node | None:
     for stored in (name, NON_COORD_PREFIX + name):
         child = None
         with suppress(Exception):  # h5py raises nearly anything for a link that leads nowhere
-            child = node.obj[stored]
+            child = member_of(node.obj, stored)
         path = (*node.path, stored)
         if isinstance(child, h5py.Group):
             is_enclosing = identity(child) in map(identity, node.chain)
@@ -326,7 +326,7 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
             out.left_out.append(LeftOut((*out.key, readable_name(name)), reason))
             continue
         try:
-            member = node.obj[name]
+            member = member_of(node.obj, name)
             if not isinstance(member, h5py.Group):
                 members[name] = member
             elif identity(member) in enclosing:
@@ -341,6 +341,8 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
 
 
 def _why_not_opened(group: Any, name: str, err: Exception) -> str:
+    if isinstance(err, UnreadableError):
+        return str(err)
     try:
         link = group.get(name, getlink=True)
     except Exception:  # a link of a kind that h5py does not know

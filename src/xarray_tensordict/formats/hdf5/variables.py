@@ -26,13 +26,13 @@ from ...core.metadata import (
 )
 from ...core.model import ArrayRecord, Key, LeftOut, StoredArray
 from ..raw.arrays import RawArray
-from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of, virtual_parts
-from .attrs import Axis, ScaleTable, UnreadableError, marker, read_attributes, recorded_axes
+from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of
+from .attrs import Axis, ScaleTable, marker, read_attributes, recorded_axes
 from .file import Hdf5Source, file_name
+from .links import UnreadableError, virtual_parts
 
 # the names that netCDF4-python, and xarray after it, give to HDF5 filters
 _FILTERS = {h5py.h5z.FILTER_DEFLATE: "zlib", 307: "bzip2", 32004: "blosc", 32015: "zstd"}
-_VIRTUAL_LEVELS = 16
 _SELDOM = {4: "SZIP", 307: "bzip2", 32000: "LZF", 32001: "blosc", 32004: "LZ4", 32008: "bitshuffle", 32015: "Zstandard"}
 
 
@@ -97,20 +97,6 @@ def check_readable(dataset: Any) -> None:
                 f"it is compressed with filter {code} ({called}), which is not installed: "
                 f"install hdf5plugin and import it before opening the file"
             )
-
-    _check_virtual(dataset)
-
-
-def _check_virtual(dataset: Any, level: int = 0) -> None:
-    """Raise for a virtual dataset that is made of itself: HDF5 reads it until the process dies."""
-    if dataset.chunks is not None or not dataset.is_virtual:
-        return
-    if level > _VIRTUAL_LEVELS:
-        raise UnreadableError("it is a virtual dataset that is made of itself")
-    for name in {part.dset_name for part in dataset.virtual_sources() if part.file_name == "."}:
-        source = dataset.file.get(name)
-        if isinstance(source, h5py.Dataset):
-            _check_virtual(source, level + 1)
 
 
 def _filters(dataset: Any) -> list[tuple[int, int, tuple[int, ...], bytes]]:

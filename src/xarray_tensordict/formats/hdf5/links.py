@@ -1,0 +1,110 @@
+"""Where links, and the parts of datasets, lead: HDF5 waits for a FIFO or a device, and never ends to read what is made of itself."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import h5py
+
+from .file import file_name
+
+_MOST_LINKS = _VIRTUAL_LEVELS = 16
+
+
+class UnreadableError(Exception):
+    """What an HDF5 object holds has no counterpart here; the message says what it is."""
+
+
+def member_of(group: Any, name: str | bytes) -> Any:
+    """Open a member of a group.
+
+    Raises
+    ------
+    UnreadableError
+        Where its link or a part of it leads to what is no regular file, and for a virtual dataset that is made of itself.
+    Exception
+        Nearly anything, by h5py, for a link that leads nowhere and a corrupt object.
+    """
+    _check_link(group, os.fsdecode(name), [])
+    member = group[name]
+    if isinstance(member, h5py.Dataset):
+        _check_parts(member)
+    return member
+
+
+def _check_path(group: Any, path: str, followed: list[str]) -> None:
+    """Look at the links on a path; `followed` are those that led to it."""
+    at = group.file if path.startswith("/") else group
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    for number, name in enumerate(names, 1):
+        _check_link(at, name, followed)
+        if number < len(names):
+            at = at[name]
+
+
+def _check_link(group: Any, name: str, followed: list[str]) -> None:
+    link = os.fsencode(name)
+    kind = group.id.links.get_info(link).type
+    if kind not in {h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL}:
+        return
+    followed.append(name)
+    if len(followed) > _MOST_LINKS:
+        raise UnreadableError(f"it leads through more than {_MOST_LINKS} links")
+    target = group.id.links.get_val(link)
+    if kind == h5py.h5l.TYPE_SOFT:
+        _check_path(group, os.fsdecode(target), followed)
+        return
+    place = _place(os.fsdecode(target[0]), _folders(group, "HDF5_EXT_PREFIX"))
+    if place is not None:
+        with suppress(OSError, KeyError), h5py.File(place, "r") as other:
+            _check_path(other, os.fsdecode(target[1]), followed)
+
+
+def _check_parts(dataset: Any, level: int = 0) -> None:
+    """Look at the files that a dataset is made of, and at the datasets of its own file: to open all others takes too long."""
+    for name, _, _ in dataset.external or ():
+        _place(name, _folders(dataset, "HDF5_EXTFILE_PREFIX"))
+    if dataset.chunks is not None or not dataset.is_virtual:
+        return
+    if level > _VIRTUAL_LEVELS:
+        raise UnreadableError("it is a virtual dataset that is made of itself")
+    virtual_parts(dataset)
+    for name in {part.dset_name for part in dataset.virtual_sources() if part.file_name == "."}:
+        with suppress(KeyError):
+            _check_path(dataset, f"/{name}", [])
+            source = dataset.file[name]
+            if isinstance(source, h5py.Dataset):
+                _check_parts(source, level + 1)
+
+
+def virtual_parts(dataset: Any) -> dict[str, str | None]:
+    """The files that a virtual dataset is made of, by their names in it; None for those that are not there."""
+    if dataset.chunks is not None or not dataset.is_virtual:
+        return {}
+    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+    # "." is the file itself; "%" stands for as many files as there are
+    names = {
+        part.file_name for part in dataset.virtual_sources() if part.file_name != "." and "%" not in part.file_name
+    }
+    return {name: _place(name, folders) for name in sorted(names)}
+
+
+def _folders(member: Any, variable: str) -> list[str]:
+    """Where HDF5 looks for the files that one names, as its ``H5F_prefix_open_file`` does."""
+    file = file_name(member)
+    prefixes = os.environ.get(variable, "").replace("${ORIGIN}", os.path.dirname(file)).split(":")
+    return [*prefixes, os.path.dirname(file), "", os.path.dirname(os.path.realpath(file))]
+
+
+def _place(name: str, folders: list[str]) -> str | None:
+    """The file of that name, None where it is not there."""
+    for each in [name, os.path.basename(name)] if os.path.isabs(name) else [name]:
+        for folder in folders:
+            place = os.path.abspath(os.path.join(folder, each))
+            if os.path.isfile(place):
+                return place
+            if os.path.exists(place) and not os.path.isdir(place):
+                raise UnreadableError(f"it leads to {place}, which is no regular file (a FIFO, a socket or a device)")
+    return None
