@@ -272,6 +272,22 @@ def test_a_malformed_record_is_left_out_by_name(tmp_path: Path, document: str) -
     assert set(ds.data_vars) == {"ok", "x"}
 
 
+@pytest.mark.parametrize("word", ["_FillValue", "missing_value"])
+def test_a_fill_value_of_rows_of_lengths_of_their_own_is_left_out_by_name(tmp_path: Path, word: str) -> None:
+    def fill(file: h5py.File) -> None:
+        rows = file.create_dataset("rows", (6,), h5py.vlen_dtype("i4"))
+        rows[...] = _rows(*([number] * number for number in range(6)), dtype="i4")
+        rows.attrs[word] = 3
+
+    path = made(tmp_path / "s.h5", fill)
+    with pytest.warns(LeftOutWarning, match=rf"s\.h5.*{word}.*'rows': rows of lengths"):
+        ds = open_quietly(path)
+    assert [row.tolist() for row in ds["rows"].values] == [[number] * number for number in range(6)]
+    with pytest.warns(LeftOutWarning, match=rf"s\.h5.*{word}.*'rows': rows of lengths"):
+        lazy = xt.open_persistent(path)
+    assert list(lazy.to_tensordict().keys()) == list(ds.td.to_tensordict().keys())
+
+
 @pytest.mark.parametrize(
     "document", ["{", '{"batch_size": [true]}', '{"batch_size": ["6"]}', '{"batch_size": 6}', "[" * 9999]
 )

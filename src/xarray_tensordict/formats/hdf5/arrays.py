@@ -62,6 +62,10 @@ class Element:
     def is_text(self) -> bool:
         return self.convert is _text
 
+    @property
+    def is_rows(self) -> bool:
+        return self.convert is _row
+
 
 def element_of(dtype: np.dtype[Any], *, fixed_text: bool) -> Element:
     """What an element of h5py's `dtype` becomes; `fixed_text` decodes strings of a fixed length, too.

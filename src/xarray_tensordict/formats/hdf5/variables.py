@@ -121,6 +121,9 @@ def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, 
         array = StoredArray(name, value, (), attrs, {"source": file_name(dataset)})
     else:
         array = _stored_array(facts, dataset, path, name, axes, element, attrs)
+    for word in {"_FillValue", "missing_value"} & attrs.keys() if element.is_rows else ():
+        array.attrs.pop(word, None)
+        left_out.append(LeftOut((*key, name), "rows of lengths of their own are not compared with a value", word))
     array.raw = raw
     array.non_tensor = value is not None or element.opaque or marked
     if array.non_tensor or (raw and array.dtype.kind in "OSU"):
