@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import xarray as xr
+import zarr
+from tensordict import TensorDict
 
 from xarray_tensordict import InferredBatchWarning, open_persistent
 
@@ -261,3 +267,37 @@ def test_a_record_of_a_node_is_the_same_by_whichever_route(tmp_path: Path) -> No
                 assert ds.td.batch_dims == tree[name].td.batch_dims == ("chain", "draw")
                 assert ds.attrs == tree[name].attrs == groups[f"/{name}"].attrs == other[name].to_dataset().attrs
                 assert open_persistent(path, group=name).batch_size == (2, 5)
+
+
+@pytest.mark.parametrize("form", ["zarr", "hdf5", "memmap"])
+def test_recorded_names_that_contradict_those_of_the_group_above_are_left_out(tmp_path: Path, form: str) -> None:
+    path = tmp_path / f"s.{form}"
+    record: dict[str, Any] = {"batch_size": [4], "version": 1}
+    values = np.arange(8.0).reshape(4, 2)
+    if form == "memmap":
+        td = TensorDict({"x": torch.as_tensor(values), "next": {"y": torch.as_tensor(values)}}, batch_size=[4])
+        td.memmap(path)
+        for folder, names in ((path, ["time"]), (path / "next", ["other"])):
+            meta = json.loads((folder / "meta.json").read_text())
+            (folder / "meta.json").write_text(json.dumps({**meta, "_names": names, "names": names}))
+    elif form == "hdf5":
+        with h5py.File(path, "w") as file:
+            file["x"] = file["next/y"] = values
+            file.attrs["__tensordict__"] = json.dumps({**record, "names": ["time"]})
+            file["next"].attrs["__tensordict__"] = json.dumps({**record, "names": ["other"]})
+    else:
+        group = zarr.open_group(path, mode="w", attributes={"__tensordict__": {**record, "names": ["time"]}})
+        group.create_array("x", data=values)
+        nested = group.create_group("next", attributes={"__tensordict__": {**record, "names": ["other"]}})
+        nested.create_array("y", data=values)
+    with pytest.warns(InferredBatchWarning, match=r"'/next'.*\['other'\], contradict .*\['time'\]") as warned:
+        ds = xr.open_dataset(path, engine="tensordict")
+    with pytest.warns(InferredBatchWarning, match=r"'/next'.*\['other'\], contradict .*\['time'\]"):
+        lazy = open_persistent(path)
+    td = lazy.to_tensordict()
+    lazy.close()
+    assert path.name in str(warned[0].message)
+    assert (td == ds.td.to_tensordict()).all()
+    assert td.names == td["next"].names == ["time"]
+    np.testing.assert_array_equal(td["next", "y"], values)
+    assert ds["next/y"].dims[0] == "time"

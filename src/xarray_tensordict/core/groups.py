@@ -10,7 +10,7 @@ from typing import Any
 from .choices import by_record, named_by_parent
 from .model import ArrayInfo, GroupBatch, Key, RecordedBatch, elements, group_name, private_group
 from .rules import Ballot, by_named_dims, by_shape, find_batch, no_batch, with_notes
-from .voting import EMPTY, did_not_vote, names_of, silent_members, sparse_kind
+from .voting import EMPTY, did_not_vote, is_marked, names_of, silent_members, sparse_kind
 
 _SMALL = 10
 """What holds less than one of so many numbers decides nothing for the groups beside it."""
@@ -104,8 +104,18 @@ class Group:
         if not ballot.voters or record.sizes is None:
             ballot = replace(ballot, arrays=tuple(self.below))
         batch, warnings = by_record(ballot, record, lambda: self.inferred)
-        if batch is not None and parent is not None and batch.sizes[: len(parent.sizes)] != parent.sizes:
+        if batch is None or parent is None:
+            return batch, warnings
+        if batch.sizes[: len(parent.sizes)] != parent.sizes:
             return None, []
+        pairs = [(own, above) for own, above in zip(batch.dims, parent.dims, strict=False) if own and above]
+        if any(own != above and not is_marked(own) and not is_marked(above) for own, above in pairs):
+            warnings.append(
+                f"{ballot.where}: the recorded names of its batch dims, {list(batch.dims)}, contradict those of the group above it, "
+                f"{list(parent.dims)}, which hold. Correct the record of one of both"
+            )
+            further = (None if name in parent.dims else name for name in batch.dims[len(parent.dims) :])
+            batch = replace(batch, dims=(*parent.dims, *further))
         return batch, warnings
 
     @cached_property

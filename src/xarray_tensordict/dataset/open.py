@@ -192,17 +192,17 @@ def lay_out(store: Store, groups: Iterable[StoredGroup], options: OpenOptions, *
 
 
 def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> ArrayInfo:
-    """Name the leading axes after ``__tensordict__["names"]`` of the group, or of the next one above that has names."""
+    """Name the leading axes after ``__tensordict__["names"]`` of the groups around the array; those of an outer one hold."""
     if None not in info.dims:
         return info
-    for length in range(len(info.key) - 1, -1, -1):
+    for length in range(len(info.key)):
         record = groups[info.key[:length]].recorded if info.key[:length] in groups else None
         if record is None or record.names is None or record.sizes is None:
             continue
         count = len(record.sizes)
         if info.shape[:count] == record.sizes:
             lead = tuple(dim or name for dim, name in zip(info.dims[:count], record.names, strict=True))
-            return replace(info, dims=(*lead, *info.dims[count:]))
+            info = replace(info, dims=(*lead, *info.dims[count:]))
     return info
 
 
