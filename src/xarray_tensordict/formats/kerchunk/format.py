@@ -5,7 +5,10 @@ A reference says for each chunk of a zarr store in which file its bytes are.
 
 from __future__ import annotations
 
+import json
+import math
 import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..array_wrappers import named_errors
@@ -14,6 +17,29 @@ from ..zarr.format import ZarrFormat, is_parquet_reference
 
 _HEAD = 4096
 _KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
+
+
+_MOST_GENERATED = 1_000_000
+
+
+def _check_generated(source: str, options: Mapping[str, Any]) -> None:
+    """Raise for references that fsspec passes over, whose chunks would be fill values, and for more than fit into memory."""
+    with open(source, "rb") as file:
+        content = file.read()
+    rules = json.loads(content).get("gen") if b'"gen"' in content else None
+    if rules and options.get("simple_templates", True):
+        raise ValueError(
+            "it generates references ('gen'): pass storage_options={'simple_templates': False} to have them"
+        )
+    for rule in rules or ():
+        axes = rule["dimensions"].values()
+        ranges = [
+            axis if isinstance(axis, list) else range(axis.get("start", 0), axis["stop"], axis.get("step", 1))
+            for axis in axes
+        ]
+        count = math.prod(max(0, -((a.start - a.stop) // a.step)) if isinstance(a, range) else len(a) for a in ranges)
+        if count > _MOST_GENERATED:
+            raise ValueError(f"{rule.get('key')!r} generates {count} references, expected at most {_MOST_GENERATED}")
 
 
 class KerchunkFormat(ZarrFormat):
@@ -41,6 +67,8 @@ class KerchunkFormat(ZarrFormat):
         from zarr.storage import FsspecStore
 
         with named_errors(str(source)):
+            if os.path.isfile(source):
+                _check_generated(source, options.storage_options or {})
             files = fsspec.filesystem(
                 "reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True}
             )
