@@ -1,4 +1,4 @@
-"""What is private of zarr, in one module: members one by one, arrays under other metadata, documents of metadata.
+"""What is private of zarr, in one module: members one by one, arrays under other metadata.
 
 zarr's public interface opens a group as a whole or raises: one member that it cannot read hides all others.
 """
@@ -10,16 +10,12 @@ import bz2
 import lzma
 import math
 import os
-import stat
 import threading
-import time
 import weakref
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numcodecs
 import numpy as np
@@ -346,121 +342,6 @@ def is_remote(source: Any) -> bool:
         return is_remote(source.store)
     base = base_store(source)
     return isinstance(base, Store) and not isinstance(base, _LOCAL)
-
-
-# -- documents of metadata ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Document:
-    """The document of a group or an array.
-
-    Attributes
-    ----------
-    file
-        The name of its file.
-    content
-        The bytes, or what consolidated metadata hold in their place.
-    attributes
-        Those that v2 keeps in a file of their own, likewise; None where there are none.
-    """
-
-    file: str
-    content: Any
-    attributes: Any = None
-
-
-Read: TypeAlias = Document | BaseException | None
-
-_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_ALONE = 64
-"""So many files are read one after the other, to see how late the disk answers."""
-_LATE = 1e-4
-"""Files that take more seconds than this, each, are read by several threads; from memory one takes 5e-6, and threads as
-much more (measured: 500 files 2 ms, by threads 9 ms)."""
-_THREADS = min(32, (os.cpu_count() or 1) + 4)
-
-
-def is_local(node: Any) -> bool:
-    """Whether a group or an array lies in files of this machine; a subclass of the store may read in a way of its own."""
-    return type(node.store) is LocalStore
-
-
-def folder_of(node: Any) -> str:
-    """The folder of a group or an array in local files."""
-    return os.path.join(str(node.store.root), *(node.path.split("/") if node.path else ()))
-
-
-def read_documents(places: Sequence[StorePath], zarr_format: int) -> list[Read]:
-    """The documents of several groups or arrays of one store, read at once.
-
-    Returns
-    -------
-    list
-        None where there is no document, and where it cannot be read the exception.
-    """
-    if places and is_local(places[0]):
-        return list(_read_all([(zarr_format, folder_of(place)) for place in places]))
-    return tried_at_once(partial(_requested, zarr_format), places)
-
-
-async def _requested(zarr_format: int, place: StorePath) -> Document | None:
-    async def content(file: str) -> bytes | None:
-        return await get_bytes(place.store, f"{place.path}/{file}".lstrip("/"))
-
-    if zarr_format == 3:
-        found = await content("zarr.json")
-        return None if found is None else Document("zarr.json", found)
-    array, group, attributes = await asyncio.gather(*map(content, (".zarray", ".zgroup", ".zattrs")))
-    if array is not None:
-        return Document(".zarray", array, attributes)
-    return None if group is None else Document(".zgroup", group, attributes)
-
-
-def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[Read]:
-    for start in range(0, len(asked), _ALONE):
-        begun = time.perf_counter()
-        found = _read_some(asked[start : start + _ALONE])
-        is_late = time.perf_counter() - begun > _LATE * len(found)
-        yield from found
-        if is_late:
-            rest = asked[start + _ALONE :]
-            size = -(-len(rest) // _THREADS) or 1
-            with ThreadPoolExecutor(_THREADS) as threads:
-                for part in threads.map(_read_some, [rest[at : at + size] for at in range(0, len(rest), size)]):
-                    yield from part
-            return
-
-
-def _read_some(asked: Sequence[tuple[int, str]]) -> list[Read]:
-    return list(map(_read, asked))
-
-
-def _read(asked: tuple[int, str]) -> Read:
-    zarr_format, folder = asked
-    try:
-        for file in ("zarr.json",) if zarr_format == 3 else (".zarray", ".zgroup"):
-            content = _bytes_of(f"{folder}/{file}")
-            if content is not None:
-                return Document(file, content, _bytes_of(f"{folder}/.zattrs") if zarr_format == 2 else None)
-    except OSError as error:
-        return error
-    return None
-
-
-def _bytes_of(path: str) -> bytes | None:
-    """A file; a pipe or a device of that name may never end."""
-    try:
-        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(f"{path}: expected a file, found a pipe or a device")
-            return file.read()
-    except _ABSENT:
-        return None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 # -- zip archives ------------------------------------------------------------------------------------------------------

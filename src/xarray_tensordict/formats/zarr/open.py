@@ -16,21 +16,16 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
-    Document,
     ForkSafeZipStore,
-    Read,
     base_store,
     document_keys,
     each_at_once,
-    folder_of,
     get_bytes,
     group_of,
     holds_nodes,
-    is_local,
     is_remote,
     join,
     list_members,
-    read_documents,
     run,
     store_path,
 )
@@ -39,7 +34,17 @@ from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
 from ..base import StoreOptions
 from .arrays import Nodes, loaded
-from .documents import Consolidated, Node, NotEnteredError
+from .documents import (
+    Consolidated,
+    Document,
+    LocalFiles,
+    Node,
+    NotEnteredError,
+    Read,
+    folder_of,
+    is_local,
+    read_documents,
+)
 from .remote import raise_translated
 from .transaction import as_committed
 
@@ -114,7 +119,7 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
 
 def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
     try:
-        place = _at_absolute_path(store_path(source, options.storage_options))
+        place = _as_local_files(store_path(source, options.storage_options))
     except (zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(
             f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
@@ -127,12 +132,12 @@ def _opened(source: Any, description: str, options: StoreOptions, owns: bool) ->
         raise
 
 
-def _at_absolute_path(place: StorePath) -> StorePath:
+def _as_local_files(place: StorePath) -> StorePath:
     """The place in a store whose path does not depend on the working directory, which may change before it is read."""
     store = place.store
-    if type(store) is not LocalStore or store.root.is_absolute():
+    if type(store) is not LocalStore:
         return place
-    return StorePath(LocalStore(store.root.absolute(), read_only=store.read_only), place.path)
+    return StorePath(LocalFiles(store.root.absolute(), read_only=store.read_only), place.path)
 
 
 def _archive_path(source: Any) -> str | None:

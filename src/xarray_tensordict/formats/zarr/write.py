@@ -16,13 +16,11 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
-    Document,
     each_at_once,
     get_bytes,
     holds_something,
     is_transactional,
     join,
-    read_documents,
     run,
     set_bytes,
 )
@@ -35,6 +33,7 @@ from ..places import Place, place_of, refuse_reading_from
 from ..registry import describe_source
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
+from .documents import Document, LocalFiles, read_documents
 from .new_arrays import NewGroup, ZarrOptions, new_groups
 from .transaction import LOCK, is_document, pending, taken
 
@@ -423,7 +422,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
 def _folder(path: Any, description: str, prefix: Key) -> ZarrTarget:
     absolute = Path(os.path.abspath(os.path.expanduser(path)))
     kind: Literal["folder", "zip"] = "zip" if absolute.suffix == ".zip" or absolute.is_file() else "folder"
-    return ZarrTarget(kind, description, absolute, zarr.storage.LocalStore(absolute), prefix)
+    return ZarrTarget(kind, description, absolute, LocalFiles(absolute), prefix)
 
 
 def check_replaceable(target: ZarrTarget) -> None:
