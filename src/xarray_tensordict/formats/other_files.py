@@ -6,13 +6,10 @@ import zipfile
 from collections.abc import Collection
 
 # How files of formats begin (the format specifications of Unidata, WMO, the HDF group, PKWARE, Apache, Adobe).
-_NETCDF_3 = {
-    b"CDF\x01": "a netCDF-3 file",
-    b"CDF\x02": "a netCDF-3 file (64-bit offset)",
-    b"CDF\x05": "a netCDF-3 file (CDF-5)",
-}
 _ENGINES = {
-    **{head: f"{what}. Open it with engine='scipy' or engine='netcdf4'" for head, what in _NETCDF_3.items()},
+    b"CDF\x01": "a netCDF-3 file. Open it with engine='scipy' or engine='netcdf4'",
+    b"CDF\x02": "a netCDF-3 file (64-bit offset). Open it with engine='scipy' or engine='netcdf4'",
+    b"CDF\x05": "a netCDF-3 file (CDF-5). Open it with engine='netcdf4'",
     b"GRIB": "a GRIB file. Open it with engine='cfgrib'",
     b"\x0e\x03\x13\x01": "an HDF4 file. Convert it to HDF5 with h4toh5",
     b"II*\x00": "a TIFF file. Open it with engine='rasterio' (rioxarray)",

@@ -185,8 +185,8 @@ def samples_of(
     Raises
     ------
     ValueError
-        Where there is no batch dim, or more than `MOST_ROWS` rows; for a window along another dim, of no rows, or of more than any episode has; for
-        `within` or `gaps` that do not say where the episodes are.
+        Where there is no batch dim, or more than `MOST_ROWS` rows; for a window along another dim, of no rows, or of more than
+        any episode has; for `within` or `gaps` that do not say where the episodes are.
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:

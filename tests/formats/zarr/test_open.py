@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_equal
 from zarr.storage import StorePath
 
-from xarray_tensordict.formats.zarr import documents
+from xarray_tensordict._compat import zarr as documents
+from xarray_tensordict._compat.zarr import Document
 from xarray_tensordict.formats.zarr import open as zarr_members
 from xarray_tensordict.formats.zarr.arrays import Nodes
-from xarray_tensordict.formats.zarr.documents import Document
 from xarray_tensordict.formats.zarr.open import Tree
 from xarray_tensordict.quiet import ZARR_SAYS, quiet
 

@@ -205,8 +205,8 @@ class TensorEntry(msgspec.Struct, frozen=True, rename={"place": "_place"}):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        means = {} if self.place is None else {"bytes": " to ".join(map(str, self.place))}
-        return Fingerprint(self.dtype.removeprefix("torch."), self.shape, means=means)
+        lie = "compressed" if self.place is None else " to ".join(map(str, self.place))
+        return Fingerprint(self.dtype.removeprefix("torch."), self.shape, means={"bytes": lie})
 
 
 @dataclass(frozen=True)

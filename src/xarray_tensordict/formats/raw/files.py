@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,6 @@ through a new map, 0.06 ms through one that has been read before)."""
 
 _BECAME_SHORTER = "{}: it became shorter while it was read; another program writes to it"
 
-_READ = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
 _REUSED = 2**24
 """Freed memory is used again while no more than twice this is free; see :func:`reuse_memory`."""
 
@@ -324,37 +322,8 @@ def reuse_memory() -> None:
 @contextmanager
 def open_file(path: str) -> Iterator[int]:
     """Open a file for reading, without Python's layers; a pipe in its place is not waited for."""
-    fileno = os.open(path, _READ)
+    fileno = os.open(path, os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK")))
     try:
         yield fileno
     finally:
         os.close(fileno)
-
-
-def size_of(fileno: int, path: str) -> int:
-    """The size of an open file.
-
-    Raises
-    ------
-    OSError
-        Where it is no file: a folder (``IsADirectoryError``); a pipe or a device, which may never end.
-    """
-    status = os.fstat(fileno)
-    if stat.S_ISREG(status.st_mode):
-        return status.st_size
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(f"{path}: expected a file, found a folder")
-    raise OSError(f"{path}: expected a file, found a pipe or a device")
-
-
-def read_part(fileno: int, start: int, stop: int) -> bytes:
-    """What an open file has from `start` to `stop`; less where it ends before."""
-    if start:
-        os.lseek(fileno, start, os.SEEK_SET)
-    found = os.read(fileno, max(0, stop - start))
-    while found and start + len(found) < stop:  # a call reads no more than 2 GiB
-        more = os.read(fileno, stop - start - len(found))
-        if not more:
-            break
-        found += more
-    return found

@@ -27,36 +27,15 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
-from ..._compat.zarr import PIPELINE, array_like, array_of, group_of
+from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
 from ...core.metadata import checked, from_json
 from ...core.values import CODE_DTYPES
 from ...quiet import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
-from ..raw.files import (
-    Buffer,
-    NotRawError,
-    Places,
-    PlainFiles,
-    at_once,
-    open_file,
-    read_part,
-    reuse_memory,
-    size_of,
-)
-from .documents import (
-    DOCUMENTS,
-    ArrayV2,
-    ArrayV3,
-    CodedArray,
-    Document,
-    Node,
-    RegularGrid,
-    folder_of,
-    is_local,
-    read_documents,
-)
+from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 
 if TYPE_CHECKING:
     from ..raw.files import Kept
@@ -422,7 +401,7 @@ class EncodedChunks:
         try:
             with open_file(path) as fileno:
                 self.guard.check()  # after the file is opened: what is renamed in between is seen
-                encoded = read_part(fileno, 0, size_of(fileno, path))
+                encoded = os.read(fileno, os.fstat(fileno).st_size)
         except RemovedError:
             raise
         except OSError as error:  # zarr says what it means

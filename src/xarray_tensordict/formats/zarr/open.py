@@ -16,16 +16,21 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
+    Document,
     ForkSafeZipStore,
+    LocalFiles,
+    Read,
     base_store,
     document_keys,
     each_at_once,
+    folder_of,
     get_bytes,
     group_of,
-    holds_nodes,
+    is_local,
     is_remote,
     join,
     list_members,
+    read_documents,
     run,
     store_path,
 )
@@ -34,20 +39,12 @@ from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
 from ..base import StoreOptions
 from .arrays import Nodes, loaded
-from .documents import (
-    Consolidated,
-    Document,
-    LocalFiles,
-    Node,
-    NotEnteredError,
-    Read,
-    folder_of,
-    is_local,
-    read_documents,
-)
+from .documents import Consolidated, Node, NotEnteredError
 from .remote import raise_translated
 from .transaction import as_committed
 
+_IMPLICIT_DEPTH = 2
+"""How many folders without documents are looked through for one that has some."""
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
 
@@ -287,6 +284,36 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def unpickles(array: zarr.Array[Any]) -> bool:
+    """Whether a codec of the array loads pickles, which can run any code: numcodecs' own, under any name."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 3:
+        codecs = [codec.to_dict().get("name", "") for codec in metadata.codecs]
+    else:
+        codecs = [getattr(codec, "codec_id", "") for codec in (*(metadata.filters or ()), metadata.compressor)]
+    return any("pickle" in str(codec) for codec in codecs)
+
+
+def holds_nodes(store: ZarrStoreBase, path: str) -> bool:
+    """Whether a folder without a document, as some writers leave them for groups, holds groups or arrays."""
+
+    async def holds_a_node(path: str, depth: int) -> bool:
+        try:
+            children = [child async for child in store.list_dir(path)]
+        except NotADirectoryError:  # fsspec lists a file as a folder that holds itself
+            return False
+        for child in children:
+            inner = f"{path}/{child.rstrip('/')}"
+            for document in ("zarr.json", ".zgroup", ".zarray"):
+                if await store.exists(f"{inner}/{document}"):
+                    return True
+            if depth and await holds_a_node(inner, depth - 1):
+                return True
+        return False
+
+    return run(holds_a_node(path, _IMPLICIT_DEPTH))
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

@@ -16,11 +16,14 @@ from zarr.abc.store import Store
 from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
+    Document,
+    LocalFiles,
     each_at_once,
     get_bytes,
     holds_something,
     is_transactional,
     join,
+    read_documents,
     run,
     set_bytes,
 )
@@ -33,7 +36,6 @@ from ..places import Place, place_of, refuse_reading_from
 from ..registry import describe_source
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
-from .documents import Document, LocalFiles, read_documents
 from .new_arrays import NewGroup, ZarrOptions, new_groups
 from .transaction import LOCK, is_document, pending, taken
 
