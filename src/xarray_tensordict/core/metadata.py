@@ -405,5 +405,5 @@ def checked(value: object, kind: type[T], what: str) -> T:
         return msgspec.convert(value, kind)
     except RecursionError:
         raise ValueError(f"{what}: nested too deeply to be a document of metadata") from None
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:  # a text with half a character
         raise ValueError(f"{what}: {error}") from None
