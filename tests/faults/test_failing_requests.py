@@ -4,6 +4,7 @@ Rows of objects and the entry ``_unbatched`` are JSON texts, which are written a
 """
 
 import asyncio
+import re
 import signal
 import threading
 import warnings
@@ -326,7 +327,8 @@ def test_a_part_of_an_archive_opens_as_no_store(tmp_path: Path, zarr_format: Any
             done = True
         except OSError:
             store.close()
-            with pytest.raises(FileNotFoundError):
+            # of chunks alone it is a zip archive of another kind
+            with pytest.raises((FileNotFoundError, ValueError), match=re.escape(str(store.path))):
                 xr.open_dataset(store.path, engine="tensordict", group=group)
         room += 1
     store.close()

@@ -65,7 +65,7 @@ MISTAKES = [
         "a file of another kind",
         lambda: opened("table.csv"),
         ValueError,
-        ["table.csv", "expected a zarr store, an HDF5 file", "name that engine"],
+        ["table.csv", "expected a zarr store, an HDF5 file", "pandas.read_csv(path).to_xarray()"],
     ),
     Mistake(
         "batch_dims misspelt on opening",

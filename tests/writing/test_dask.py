@@ -26,7 +26,7 @@ from written import assert_gives_back, era, reopened
 from xarray_tensordict.formats.raw.arrays import RawArray
 from xarray_tensordict.formats.zarr.new_arrays import CHUNK_BYTES, default_chunks
 from xarray_tensordict.testing import assert_same_tensordict
-from xarray_tensordict.writing import streaming
+from xarray_tensordict.writing import values as streaming
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])

@@ -20,7 +20,7 @@ import xarray_tensordict
 from memmap_samples import beside, both_doors, weather
 from strategies import datasets, tensordicts
 from xarray_tensordict.testing import assert_same_tensordict
-from xarray_tensordict.writing import streaming
+from xarray_tensordict.writing import values as streaming
 
 pytestmark = pytest.mark.filterwarnings("ignore:the dataset has a variable 'td':UserWarning")
 

@@ -102,7 +102,7 @@ def test_only_the_files_of_the_asked_rows_are_opened_each_once(tmp_path, monkeyp
     with open_persistent(path) as ptd:
         monkeypatch.setattr(raw_files.os, "open", lambda name, *rest: opened.append(name) or original(name, *rest))
         ptd.get_at("x", [10, 1, 9, 0])
-    assert sorted(Path(name).parts[-2] for name in opened) == ["0", "3"]
+    assert sorted(Path(name).parts[-2] for name in opened if "/c/" in str(name)) == ["0", "3"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
