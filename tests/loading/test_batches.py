@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
@@ -133,6 +134,22 @@ def test_dtypes_that_numpy_lacks_come_back(tmp_path):
     with xr.open_dataset(tmp_path / "m", engine="tensordict") as ds:
         assert {batch["b"].dtype for batch in ds.td.batches(3)} == {torch.bfloat16}
         assert_batches_of(ds, ds.td.to_tensordict(), 3)
+
+
+@pytest.mark.parametrize("chunk", [10**15, 1000])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shuffle": True}, {"shuffle": "full"}, {"window": {"time": 8}}, {"window": {"time": 8}, "gaps": "x"}],
+)
+def test_more_rows_than_an_order_can_be_made_of_are_refused_at_once(tmp_path, chunk, options):
+    root = zarr.open_group(tmp_path / "s.zarr", mode="w")
+    root.create_array("x", shape=(10**15,), chunks=(chunk,), dtype="i1", dimension_names=["time"])
+    ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")
+    begun = time.perf_counter()
+    for make in (ds.td.batches, ds.td.to_torch_dataset):
+        with pytest.raises(ValueError, match=r"s\.zarr: there are 1000000000000000 rows along \['time'\], and batches"):
+            make(4, **options)
+    assert time.perf_counter() - begun < 1
 
 
 def test_other_batch_dims_stay_and_partial_entries_are_broadcast():

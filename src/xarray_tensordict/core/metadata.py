@@ -375,13 +375,20 @@ def parse(content: bytes | str, kind: type[T], what: str) -> T:
     ...
     ValueError: store 'a.zarr', array 'obs', dimension_names: Expected `str`, got `int` - at `$[1]`
     """
+    return checked(from_json(content, what), kind, what)
+
+
+def from_json(content: bytes | str, what: str) -> Any:
+    """As :func:`parse`, and what there is may be anything."""
     try:
-        value = json.loads(content)
+        try:
+            return msgspec.json.decode(content)  # three times as fast as Python's, which also takes NaN and Infinity
+        except (msgspec.DecodeError, UnicodeError):
+            return json.loads(content)
     except RecursionError:
         raise ValueError(f"{what}: nested too deeply to be a document of metadata") from None
     except ValueError as error:  # beside what is no JSON: no UTF-8, an integer of thousands of digits
         raise ValueError(f"{what}: not JSON ({error})") from None
-    return checked(value, kind, what)
 
 
 def checked(value: object, kind: type[T], what: str) -> T:
@@ -398,5 +405,5 @@ def checked(value: object, kind: type[T], what: str) -> T:
         return msgspec.convert(value, kind)
     except RecursionError:
         raise ValueError(f"{what}: nested too deeply to be a document of metadata") from None
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:  # a text with half a character
         raise ValueError(f"{what}: {error}") from None

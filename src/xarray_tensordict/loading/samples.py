@@ -20,6 +20,9 @@ from .order import Ints
 
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
+MOST_ROWS = 2**40
+"""More rows than this are refused: the numbers of all take 8 TiB."""
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -182,8 +185,8 @@ def samples_of(
     Raises
     ------
     ValueError
-        Where there is no batch dim; for a window along another dim, of no rows, or of more than any episode has; for
-        `within` or `gaps` that do not say where the episodes are.
+        Where there is no batch dim, or more than `MOST_ROWS` rows; for a window along another dim, of no rows, or of more than
+        any episode has; for `within` or `gaps` that do not say where the episodes are.
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:
@@ -195,11 +198,11 @@ def samples_of(
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
             raise ValueError(f"stride=, within= and gaps= say where windows start: give their length, {example}")
-        return Samples(inference.batch_size[:1], dims[0])
+        return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0])
     dim, width = _checked_window(window, dims)
     stride = whole_number(stride, "stride", 1)
     lead = dims.index(dim)
-    sizes = tuple(inference.batch_size[: lead + 1])
+    sizes = _checked_rows(ds, inference.batch_size[: lead + 1], dims)
     table = (math.prod(sizes[:-1]), sizes[-1])
     begins = np.zeros(table, bool)
     if within is not None:
@@ -218,6 +221,17 @@ def samples_of(
             f"window={{{dim!r}: {windows.longest}}} or less"
         )
     return Samples(sizes, dim, windows)
+
+
+def _checked_rows(ds: xr.Dataset, sizes: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
+    """The sizes of the table of rows, of which there are no more than an order can be made of."""
+    rows = math.prod(sizes)
+    if rows > MOST_ROWS:
+        raise ValueError(
+            f"{ds.encoding.get('source', 'the Dataset')}: there are {rows} rows along {list(dims[: len(sizes)])}, and batches "
+            f"are made of {MOST_ROWS} at most, since their order is held in memory. Select a part with ds.isel(...)"
+        )
+    return tuple(sizes)
 
 
 def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -142,6 +143,62 @@ def test_a_pipe_in_the_place_of_a_document_is_left_out(tmp_path: Path, zarr_form
     os.mkfifo(document)
     with pytest.warns(LeftOutWarning, match="'obs': .*found a pipe or a device"):
         assert names(tmp_path / "s") == {"act", "next/obs"}
+
+
+CHUNKS: dict[str, dict[str, Any]] = {
+    "as they are": {"compressors": None},
+    "compressed": {},
+    "several codecs": {"filters": numcodecs.Delta("f8")},
+    "shards": {"shards": (8, 4), "chunks": (4, 4)},
+    "parts of rows": {"chunks": (8, 2)},
+}
+IN_PLACE = {"a pipe": os.mkfifo, "a folder": os.mkdir, "a device": lambda path: os.symlink("/dev/zero", path)}
+
+
+@pytest.mark.parametrize("what", IN_PLACE)
+@pytest.mark.parametrize("chunks", CHUNKS)
+@FORMATS
+def test_what_is_no_file_in_the_place_of_a_chunk_is_refused_and_not_waited_for(
+    tmp_path: Path, zarr_format: Any, chunks: str, what: str
+) -> None:
+    if zarr_format == 2 and chunks == "shards":
+        pytest.skip("v2 has no shards")
+    if zarr_format == 3 and chunks == "several codecs":
+        pytest.skip("v3 has filters of its own")
+    options = {"chunks": (8, 4), **CHUNKS[chunks]}
+    root = zarr.open_group(tmp_path / "s.zarr", mode="w", zarr_format=zarr_format)
+    root.create_array("obs", data=np.arange(64.0).reshape(16, 4), **options)
+    path = tmp_path / "s.zarr" / "obs" / ("1.0" if zarr_format == 2 else "c/1/0")
+    path.unlink()
+    IN_PLACE[what](path)
+    found = "a folder" if what == "a folder" else "a pipe or a device"
+    match = f"s.zarr, array 'obs': .*{path}: expected a file, found {found}"
+    for source in (tmp_path / "s.zarr", zarr.storage.LocalStore(tmp_path / "s.zarr"), root):
+        ds = xr.open_dataset(source, engine="tensordict", chunks=None)
+        ptd = xarray_tensordict.open_persistent(source)
+        begun = time.perf_counter()
+        for read in (
+            lambda ds=ds: ds.obs.values,
+            lambda ds=ds: ds.obs[:, 1].values,
+            lambda ptd=ptd: ptd[9].to_tensordict(),
+        ):
+            with pytest.raises(OSError, match=match):
+                read()
+        assert time.perf_counter() - begun < 1
+        np.testing.assert_array_equal(ds.obs[:8], np.arange(32.0).reshape(8, 4))
+        ptd.close()
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a folder"])
+@FORMATS
+def test_an_append_to_a_chunk_that_is_no_file_is_refused(tmp_path: Path, zarr_format: Any, what: str) -> None:
+    ds = xr.Dataset({"obs": ("time", np.arange(5.0))})
+    ds.td.to_zarr(tmp_path / "s.zarr", zarr_format=zarr_format, chunks={"time": 4})
+    path = tmp_path / "s.zarr" / "obs" / ("1" if zarr_format == 2 else "c/1")
+    path.unlink()
+    IN_PLACE[what](path)
+    with pytest.raises(OSError, match=r"obs.*expected a file, found a"):
+        ds.td.to_zarr(tmp_path / "s.zarr", append_dim="time")
 
 
 @FORMATS

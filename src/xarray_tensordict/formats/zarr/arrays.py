@@ -6,6 +6,7 @@ look the same; the document of the array tells them apart.
 
 from __future__ import annotations
 
+import marshal
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
 from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
-from ...core.metadata import checked, parse
+from ...core.metadata import checked, from_json
 from ...core.values import CODE_DTYPES
 from ...quiet import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
@@ -69,7 +70,7 @@ def loaded(document: Document, where: str = "") -> Document:
 
 
 def _parsed(content: Any, what: str) -> dict[str, Any]:
-    value = parse(content, object, what) if isinstance(content, bytes) else content
+    value = from_json(content, what) if isinstance(content, bytes) else content
     return value if type(value) is dict else checked(value, dict[str, Any], what)  # JSON has no other keys than texts
 
 
@@ -80,7 +81,7 @@ class Nodes:
     """Groups and arrays from documents. Arrays of a store are often alike but for their attributes: those are parsed once."""
 
     def __init__(self) -> None:
-        self._alike: dict[str, tuple[Any, str | None] | None] = {}
+        self._alike: dict[tuple[str, bytes], tuple[Any, str | None] | None] = {}
 
     def node(self, place: StorePath, document: Document) -> Node:
         """The group or the array at a place.
@@ -94,7 +95,7 @@ class Nodes:
         own = loaded(document)
         rest, attributes = own.content, own.attributes
         rest.pop("consolidated_metadata", None)
-        alike = f"{document.file} {rest!r}"  # unlike equality, it tells 1, 1.0 and True apart
+        alike = document.file, marshal.dumps(rest, 2)  # unlike equality, it tells 1, 1.0 and True apart
         if alike not in self._alike:
             kind = checked(rest, DOCUMENTS[document.file], document.file)
             is_array = isinstance(kind, ArrayV2 | ArrayV3)
@@ -398,12 +399,12 @@ class EncodedChunks:
         """The bytes of a chunk; in `out`, which has its size, where the codec can be trusted to fill it."""
         path = self.where(number)
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as fileno:
                 self.guard.check()  # after the file is opened: what is renamed in between is seen
-                encoded = file.read()
+                encoded = os.read(fileno, os.fstat(fileno).st_size)
         except RemovedError:
             raise
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        except OSError as error:  # zarr says what it means
             raise NotRawError(f"{path}: there is no such chunk") from error
         if type(self.codec) is numcodecs.Blosc and len(encoded) != int.from_bytes(encoded[12:16], "little"):
             # blosc believes its header and reads behind the end

@@ -14,12 +14,13 @@ import xarray as xr
 import zarr
 from zarr.storage import MemoryStore
 
-from ..._compat.zarr import get_bytes, join, on_store, run, unpickles
+from ..._compat.zarr import get_bytes, join, on_store, run
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, UNBATCHED_NAME, parse, parse_array_record
 from ...core.model import Key
 from ...core.values import to_json
 from ...writing.stored_form import Place, store_form, with_values
 from .new_arrays import json_markers, json_variable
+from .open import unpickles
 
 if TYPE_CHECKING:
     from .update import There

@@ -18,6 +18,7 @@ from ..._compat.zarr import (
     METADATA_KEYS,
     Document,
     ForkSafeZipStore,
+    LocalFiles,
     Read,
     base_store,
     document_keys,
@@ -25,7 +26,6 @@ from ..._compat.zarr import (
     folder_of,
     get_bytes,
     group_of,
-    holds_nodes,
     is_local,
     is_remote,
     join,
@@ -43,6 +43,8 @@ from .documents import Consolidated, Node, NotEnteredError
 from .remote import raise_translated
 from .transaction import as_committed
 
+_IMPLICIT_DEPTH = 2
+"""How many folders without documents are looked through for one that has some."""
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
 
@@ -114,7 +116,7 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
 
 def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
     try:
-        place = _at_absolute_path(store_path(source, options.storage_options))
+        place = _as_local_files(store_path(source, options.storage_options))
     except (zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(
             f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
@@ -127,12 +129,12 @@ def _opened(source: Any, description: str, options: StoreOptions, owns: bool) ->
         raise
 
 
-def _at_absolute_path(place: StorePath) -> StorePath:
+def _as_local_files(place: StorePath) -> StorePath:
     """The place in a store whose path does not depend on the working directory, which may change before it is read."""
     store = place.store
-    if type(store) is not LocalStore or store.root.is_absolute():
+    if type(store) is not LocalStore:
         return place
-    return StorePath(LocalStore(store.root.absolute(), read_only=store.read_only), place.path)
+    return StorePath(LocalFiles(store.root.absolute(), read_only=store.read_only), place.path)
 
 
 def _archive_path(source: Any) -> str | None:
@@ -282,6 +284,36 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def unpickles(array: zarr.Array[Any]) -> bool:
+    """Whether a codec of the array loads pickles, which can run any code: numcodecs' own, under any name."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 3:
+        codecs = [codec.to_dict().get("name", "") for codec in metadata.codecs]
+    else:
+        codecs = [getattr(codec, "codec_id", "") for codec in (*(metadata.filters or ()), metadata.compressor)]
+    return any("pickle" in str(codec) for codec in codecs)
+
+
+def holds_nodes(store: ZarrStoreBase, path: str) -> bool:
+    """Whether a folder without a document, as some writers leave them for groups, holds groups or arrays."""
+
+    async def holds_a_node(path: str, depth: int) -> bool:
+        try:
+            children = [child async for child in store.list_dir(path)]
+        except NotADirectoryError:  # fsspec lists a file as a folder that holds itself
+            return False
+        for child in children:
+            inner = f"{path}/{child.rstrip('/')}"
+            for document in ("zarr.json", ".zgroup", ".zarray"):
+                if await store.exists(f"{inner}/{document}"):
+                    return True
+            if depth and await holds_a_node(inner, depth - 1):
+                return True
+        return False
+
+    return run(holds_a_node(path, _IMPLICIT_DEPTH))
 
 
 # -- members -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, unpickles, with_dims
+from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, with_dims
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -44,7 +44,7 @@ from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
-from .open import Opened, Tree, open_node, state_of
+from .open import Opened, Tree, open_node, state_of, unpickles
 from .transaction import tell_incomplete
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})

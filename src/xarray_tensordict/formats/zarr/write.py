@@ -17,6 +17,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     Document,
+    LocalFiles,
     each_at_once,
     get_bytes,
     holds_something,
@@ -423,7 +424,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
 def _folder(path: Any, description: str, prefix: Key) -> ZarrTarget:
     absolute = Path(os.path.abspath(os.path.expanduser(path)))
     kind: Literal["folder", "zip"] = "zip" if absolute.suffix == ".zip" or absolute.is_file() else "folder"
-    return ZarrTarget(kind, description, absolute, zarr.storage.LocalStore(absolute), prefix)
+    return ZarrTarget(kind, description, absolute, LocalFiles(absolute), prefix)
 
 
 def check_replaceable(target: ZarrTarget) -> None:
