@@ -1,5 +1,9 @@
 """Plain descriptions of what a store holds."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 
@@ -8,6 +12,7 @@ from xarray_tensordict.core.model import (
     LeftOut,
     StoredArray,
     StoredGroup,
+    cached_property,
     elements,
     group_name,
     private_group,
@@ -107,3 +112,42 @@ def test_any_other_path_is_a_key(path):
 def test_a_stored_array_has_a_dim_for_each_axis():
     with pytest.raises(ValueError, match=r"it has dims \['x'\] for shape \[2, 3\]"):
         StoredArray("a", np.zeros((2, 3)), ("x",))
+
+
+class Computed:
+    """One whose property waits until it may be computed."""
+
+    def __init__(self, may_go_on):
+        self.started, self.may_go_on, self.computed = threading.Event(), may_go_on, 0
+
+    @cached_property
+    def value(self):
+        self.started.set()
+        self.may_go_on.wait(30)
+        self.computed += 1
+        return self.computed
+
+
+def test_a_property_is_computed_once():
+    go = threading.Event()
+    go.set()
+    one = Computed(go)
+    assert (one.value, one.value, one.computed) == (1, 1, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_process_forked_while_a_thread_computes_a_property_computes_its_own():
+    go, wait = threading.Event(), threading.Event()
+    go.set()
+    busy, other = Computed(wait), Computed(go)
+    thread = threading.Thread(target=lambda: busy.value)
+    thread.start()
+    busy.started.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends the process where it waits for a lock that nobody holds any more
+        os._exit(0 if other.value == 1 else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    wait.set()
+    thread.join()
+    assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,36 @@ def test_generated_references_are_refused_by_name(reference: Path, options: dict
         xr.open_dataset(reference, engine="tensordict", storage_options=options)
     with pytest.raises((OSError, ValueError), match=expected):
         open_persistent(reference, storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("reference_of_chunk", "says"),
+    [
+        (None, r"got `null` - at `\$\[\.\.\.\]`"),
+        (["{fifo}"], "expected a file, found a folder, a device or a pipe"),
+        (["/dev/zero", 0, 8], "'/dev/zero': expected a file"),
+        (["{folder}"], "expected a file, found a folder"),
+    ],
+)
+def test_a_reference_that_leads_to_no_file_is_refused_by_name(
+    tmp_path: Path, reference_of_chunk: Any, says: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    names = {"{fifo}": str(tmp_path / "fifo"), "{folder}": str(tmp_path)}
+    chunk = reference_of_chunk and [names.get(part, part) for part in reference_of_chunk]
+    array = {
+        "zarr_format": 2,
+        "shape": [1],
+        "chunks": [1],
+        "dtype": "<f8",
+        "compressor": None,
+        "fill_value": 0,
+        "order": "C",
+        "filters": None,
+    }
+    refs = {".zgroup": '{"zarr_format": 2}', "y/.zarray": json.dumps(array), "y/0": chunk}
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps({"version": 1, "refs": refs}))
+    for opened in (lambda: xr.open_dataset(path, engine="tensordict"), lambda: open_persistent(path)):
+        with pytest.raises((OSError, ValueError), match=rf"refs\.json.*{says}"):
+            opened()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from .choices import by_record, named_by_parent
-from .model import ArrayInfo, GroupBatch, Key, RecordedBatch, elements, group_name, private_group
+from .model import ArrayInfo, GroupBatch, Key, RecordedBatch, cached_property, elements, group_name, private_group
 from .rules import Ballot, by_named_dims, by_shape, find_batch, no_batch, with_notes
 from .voting import EMPTY, did_not_vote, is_marked, names_of, silent_members, sparse_kind
 

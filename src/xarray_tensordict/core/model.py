@@ -7,15 +7,31 @@ knows neither zarr nor h5py.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 
 from .values import CodedDtype
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    def cached_property(function: Callable[[Any], Any]) -> Any:
+        """As :func:`functools.cached_property`, without the lock that it has in Python 3.11.
+
+        There it holds one for all objects of a class while it computes, and a process that is forked meanwhile waits for it for
+        ever (measured with threads that read beside a DataLoader that starts its workers).
+        """
+        found = functools.cached_property(function)
+        found.lock = nullcontext()
+        return found
+
 
 Key = tuple[str, ...]
 """The path of an entry or of a group, one part for each level; ``()`` is the root."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, elements, group_name
+from .model import ArrayInfo, EvidenceKind, GroupBatch, Key, cached_property, elements, group_name
 from .naming import local_dim
 from .voting import (
     MADE_UP,

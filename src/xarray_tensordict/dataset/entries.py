@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from .._compat.xarray import (
     transpose_axes,
 )
 from ..core.messages import there_are
-from ..core.model import EntryClass, GroupBatch, Inference, Key
+from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property
 from ..core.values import held_objects, widened_dtype_name
 from ..core.voting import is_marked
 from ..formats.raw.arrays import RawRows, raw_rows

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+
+from ..core.model import cached_property
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Shuffle: TypeAlias = "bool | Literal['full']"

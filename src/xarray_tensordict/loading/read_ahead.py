@@ -35,6 +35,8 @@ T = TypeVar("T")
 _NAME = "xarray-tensordict read ahead"
 _PATIENCE = 1.0
 """Seconds that a forgotten iterator waits for its thread to end: it may be in the middle of a read."""
+_MOST_CHUNKS = 1 << 24
+"""As many along an axis are shuffled as chunks; of more the rows are."""
 _END: Any = object()
 
 
@@ -176,14 +178,15 @@ def _axis_marks(reader: RowReader, axis: int, limit: int) -> Ints | None:
 def _chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
     """The borders of the chunks along an axis, 0 and its size included.
 
-    None where a part of a chunk can be read as cheaply as the whole: in memory, in contiguous layouts.
+    None where a part of a chunk can be read as cheaply as the whole: in memory, in contiguous layouts. None also where there are more
+    chunks than any store has: each border takes memory, and a small document can say anything.
     """
     size = variable.shape[axis]
     if variable.chunks is not None:
         return np.cumsum([0, *variable.chunks[axis]], dtype=np.int64)
     chunk = _stored_chunk(variable, axis)
     place = None if chunk is None else stored_place(variable, axis)
-    if chunk is None or place is None:
+    if chunk is None or place is None or size // chunk > _MOST_CHUNKS:
         return None
     positions = place[1]
     if isinstance(positions, range) and positions.step == 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from ..core.model import GroupBatch, Key
+from ..core.model import GroupBatch, Key, cached_property
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.files import Kept

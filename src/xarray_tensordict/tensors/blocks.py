@@ -80,7 +80,11 @@ def in_blocks(
     # more threads than cores would decode no faster, and each holds blocks
     threads = _FAR_THREADS if far else max(1, min(THREADS, _CORES, _TOGETHER // max(piece, 1)))
     reuse_memory()
-    filled = _Filled(entry, variable, _empty(variable.shape, dtype) if target is None else target, block_bytes)
+    try:
+        tensor = _empty(variable.shape, dtype) if target is None else target
+    except MemoryError:
+        return None  # what reads it as a whole says so by name
+    filled = _Filled(entry, variable, tensor, block_bytes)
     return [partial(filled.fill, key) for key in grid], filled.result, threads
 
 

@@ -12,11 +12,12 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+
+from ..core.model import cached_property
 
 Item: TypeAlias = "bool | int | slice | torch.Tensor | None"
 Outer: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.int64]]"

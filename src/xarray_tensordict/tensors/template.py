@@ -7,14 +7,13 @@ variables, dates as dates, attributes) comes from the template, as far as the si
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from ..core.model import Key
+from ..core.model import Key, cached_property
 from ..core.naming import Dims
 from ..dataset.describe import key_of
 from ..dataset.entries import with_numpy_dtype

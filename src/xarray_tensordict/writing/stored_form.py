@@ -228,7 +228,7 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
     if variable.dtype.kind in "fc" and variable.dtype.itemsize > (8 if variable.dtype.kind == "f" else 16):
         raise TypeError(
             f"variable {place.name!r}: neither torch nor zarr has a dtype for {variable.dtype}; convert it with "
-            f".astype('float64'), which loses precision"
+            f".astype({'float64' if variable.dtype.kind == 'f' else 'complex128'!r}), which loses precision"
         )
     unbatched = bool(place.batch_dims) and place.entry_class != "batched"
     if variable.dtype.kind in _TIMES and unbatched:

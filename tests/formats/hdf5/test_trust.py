@@ -238,8 +238,9 @@ def test_a_shape_larger_than_memory_opens_and_is_refused_where_it_is_read(tmp_pa
     ds = open_quietly(path)
     assert ds["huge"].shape == (10**15,)
     assert ds["huge"][10**14].item() == 0
-    with pytest.raises(OSError, match=r"s\.h5: 'huge': it does not fit into memory"):
-        ds["huge"].load()
+    for read in (ds["huge"].load, ds.td.to_tensordict, xt.open_persistent(path).to_tensordict):
+        with pytest.raises(OSError, match=r"s\.h5: 'huge': it does not fit into memory"):
+            read()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")

@@ -6,7 +6,6 @@ import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import gt
 from typing import Any
 
@@ -24,7 +23,7 @@ from ...core.metadata import (
     is_pickled,
     read_array_record,
 )
-from ...core.model import ArrayRecord, Key, LeftOut, StoredArray
+from ...core.model import ArrayRecord, Key, LeftOut, StoredArray, cached_property
 from ..raw.arrays import RawArray
 from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of
 from .attrs import Axis, ScaleTable, marker, read_attributes, recorded_axes

@@ -5,12 +5,12 @@ A reference says for each chunk of a zarr store in which file its bytes are.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ...core.metadata import checked, parse
 from ..array_wrappers import named_errors
 from ..base import StoreOptions
 from ..zarr.format import ZarrFormat, is_parquet_reference
@@ -22,11 +22,20 @@ _KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
 _MOST_GENERATED = 1_000_000
 
 
-def _check_generated(source: str, options: Mapping[str, Any]) -> None:
-    """Raise for references that fsspec passes over, whose chunks would be fill values, and for more than fit into memory."""
+def _check(source: str, options: Mapping[str, Any]) -> None:
+    """Raise for references that fsspec does not understand or passes over, that lead to no file, or that do not fit into memory."""
     with open(source, "rb") as file:
-        content = file.read()
-    rules = json.loads(content).get("gen") if b'"gen"' in content else None
+        document = parse(file.read(), dict[str, Any], source)
+    given = document.get("refs", document) if "version" in document else document
+    references = checked(given, dict[str, str | list[Any] | dict[str, Any]], f"{source}, refs")
+    for path in {str(each[0]) for each in references.values() if isinstance(each, list) and each}:
+        local = path.removeprefix("file://")
+        if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
+            raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")
+    _check_generated(document.get("gen"), options)
+
+
+def _check_generated(rules: Any, options: Mapping[str, Any]) -> None:
     if rules and options.get("simple_templates", True):
         raise ValueError(
             "it generates references ('gen'): pass storage_options={'simple_templates': False} to have them"
@@ -68,7 +77,7 @@ class KerchunkFormat(ZarrFormat):
 
         with named_errors(str(source)):
             if os.path.isfile(source):
-                _check_generated(source, options.storage_options or {})
+                _check(source, options.storage_options or {})
             files = fsspec.filesystem(
                 "reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True}
             )

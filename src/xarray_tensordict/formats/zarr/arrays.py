@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numcodecs
@@ -29,6 +29,7 @@ from zarr.storage import StorePath
 
 from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
 from ...core.metadata import checked, from_json
+from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
 from ...quiet import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors

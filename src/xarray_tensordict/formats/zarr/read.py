@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import zarr
@@ -38,7 +37,7 @@ from ...core.metadata import (
     read_array_record,
     stacked_array,
 )
-from ...core.model import Key, LeftOut, StoredArray, StoredGroup, group_name
+from ...core.model import Key, LeftOut, StoredArray, StoredGroup, cached_property, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..fingerprint import ChangedError
