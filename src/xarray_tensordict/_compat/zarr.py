@@ -199,6 +199,15 @@ class _Bounded(WrapperStore[Store]):
         return found
 
 
+def codec_names(array: zarr.Array[Any]) -> list[str]:
+    """What the chunks of an array are encoded with, by the names of numcodecs, innermost first."""
+    metadata: Any = array.metadata
+    if metadata.zarr_format == 2:
+        codecs = (*(metadata.filters or ()), metadata.compressor)
+        return [str(getattr(codec, "codec_id", "")) for codec in codecs if codec is not None]
+    return [str(codec.to_dict().get("name", "")).removeprefix("numcodecs.") for codec in metadata.codecs]
+
+
 def _compressors(array: zarr.Array[Any]) -> list[str]:
     """What the chunks of an array are compressed with, and their checksums, by the names of numcodecs, innermost first.
 
@@ -207,11 +216,7 @@ def _compressors(array: zarr.Array[Any]) -> list[str]:
     ValueError
         Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
     """
-    metadata: Any = array.metadata
-    if metadata.zarr_format == 2:
-        codecs = [codec.codec_id for codec in (*(metadata.filters or ()), metadata.compressor) if codec is not None]
-    else:
-        codecs = [each["name"].removeprefix("numcodecs.") for each in metadata.to_dict()["codecs"]]
+    codecs = codec_names(array)
     found = [codec for codec in codecs if codec not in _NOT_COMPRESSED]
     if len(found) > 1 or not set(found) <= _BOUNDED.keys():
         raise ValueError(
@@ -253,17 +258,12 @@ def array_of(document: dict[str, Any], place: StorePath) -> zarr.AsyncArray[Any]
     return zarr.AsyncArray(metadata=metadata, store_path=place)
 
 
-def array_like(array: zarr.AsyncArray[Any], place: StorePath, attributes: dict[str, Any]) -> zarr.Array[Any]:
-    """An array elsewhere that is like another but for its attributes."""
-    return _changed(array, place, attributes=attributes)
-
-
 def group_of(place: StorePath, attributes: dict[str, Any], zarr_format: Any) -> zarr.Group:
     """A group of these attributes; nothing is read."""
     return zarr.Group(zarr.AsyncGroup(GroupMetadata(attributes, zarr_format), store_path=place))
 
 
-def _changed(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) -> zarr.Array[Any]:
+def array_like(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) -> zarr.Array[Any]:
     """A copy of an array elsewhere or under other metadata, which is not parsed again: it must fit what there is."""
     copied, changed = _copied(array), _copied(array.metadata)
     for name, value in metadata.items():
@@ -285,10 +285,10 @@ def with_dims(array: zarr.Array[Any], dims: tuple[str, ...]) -> zarr.Array[Any]:
     metadata: Any = array.metadata
     inner = array._async_array
     if metadata.zarr_format == 3:
-        return array if metadata.dimension_names == dims else _changed(inner, inner.store_path, dimension_names=dims)
+        return array if metadata.dimension_names == dims else array_like(inner, inner.store_path, dimension_names=dims)
     if metadata.attributes.get(DIMENSION_KEY) == list(dims):
         return array
-    return _changed(inner, inner.store_path, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
+    return array_like(inner, inner.store_path, attributes={**metadata.attributes, DIMENSION_KEY: list(dims)})
 
 
 def document_keys(store: Store) -> list[str] | None:
@@ -375,7 +375,7 @@ def read_documents(places: Sequence[StorePath], zarr_format: int) -> list[Read]:
 
 async def _requested(zarr_format: int, place: StorePath) -> Document | None:
     async def content(file: str) -> bytes | None:
-        return await get_bytes(place.store, f"{place.path}/{file}".lstrip("/"))
+        return await get_bytes(place.store, join(place.path, file))
 
     if zarr_format == 3:
         found = await content("zarr.json")

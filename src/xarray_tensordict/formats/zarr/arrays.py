@@ -106,7 +106,7 @@ class Nodes:
             return group_of(place, attributes, 3 if document.file == "zarr.json" else 2)
         if document.file == ".zarray" and DIMENSION_KEY in attributes:
             checked(attributes[DIMENSION_KEY], list[str | None], DIMENSION_KEY)
-        array = array_like(found[0], place, attributes)
+        array = array_like(found[0], place, attributes=attributes)
         return array if found[1] is None else CodedArray(array, found[1])
 
 

@@ -21,6 +21,7 @@ from ..._compat.zarr import (
     LocalFiles,
     Read,
     base_store,
+    codec_names,
     document_keys,
     each_at_once,
     folder_of,
@@ -38,6 +39,7 @@ from ...core.messages import there_are
 from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
 from ..base import StoreOptions
+from ..other_files import archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
 from .remote import raise_translated
@@ -150,8 +152,8 @@ def _archive_path(source: Any) -> str | None:
 
 def _way_out(source: Any) -> str:
     if isinstance(source, ZipStore):
-        with zipfile.ZipFile(source.path) as archive:
-            inner = [name.rpartition("/")[0] for name in archive.namelist() if name.endswith(_ROOT_FILES)]
+        names = archive_names(str(source.path)) or []
+        inner = [name.rpartition("/")[0] for name in names if name.endswith(_ROOT_FILES)]
         if inner:
             return f"the archive has one in its folder {min(inner, key=len)!r}: unpack it, and open that"
     if isinstance(source, str) and is_remote(source) and source.endswith(".zip") and "::" not in source:
@@ -288,12 +290,7 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 def unpickles(array: zarr.Array[Any]) -> bool:
     """Whether a codec of the array loads pickles, which can run any code: numcodecs' own, under any name."""
-    metadata: Any = array.metadata
-    if metadata.zarr_format == 3:
-        codecs = [codec.to_dict().get("name", "") for codec in metadata.codecs]
-    else:
-        codecs = [getattr(codec, "codec_id", "") for codec in (*(metadata.filters or ()), metadata.compressor)]
-    return any("pickle" in str(codec) for codec in codecs)
+    return any("pickle" in codec for codec in codec_names(array))
 
 
 def holds_nodes(store: ZarrStoreBase, path: str) -> bool:
