@@ -41,18 +41,17 @@ def lazy(store: Hdf5Store, name: str = "x") -> xr.Variable:
     return xr.Variable([f"d{axis}" for axis in range(len(array.shape))], indexing.LazilyIndexedArray(array.data))
 
 
-_OPEN_BEFORE: set[str] = set()
+_FOLDER: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def files_open_before() -> None:
-    """The output of a test run may go to a file, and tests elsewhere may have left some open."""
-    _OPEN_BEFORE.clear()
-    _OPEN_BEFORE.update(file.path for file in psutil.Process().open_files())
+def folder_of_this_test(tmp_path: Path) -> None:
+    """Threads of other libraries read /proc at any moment, and tests elsewhere may have left files open."""
+    _FOLDER[:] = [str(tmp_path)]
 
 
 def open_paths() -> list[str]:
-    return [file.path for file in psutil.Process().open_files() if file.path not in _OPEN_BEFORE]
+    return [file.path for file in psutil.Process().open_files() if file.path.startswith(_FOLDER[0])]
 
 
 # What can be opened
