@@ -86,7 +86,9 @@ def show_and_compare(out: Path) -> None:
 
     from_xarray = ds.td.to_tensordict()
     assert_same_tensordict(from_xarray, lazy.to_tensordict())
-    batch_dims = set(ds.td.batch_dims)  # an entry with only some of them is broadcast here, which plain tensordict cannot show
+    batch_dims = set(
+        ds.td.batch_dims
+    )  # an entry with only some of them is broadcast here, which plain tensordict cannot show
     partial = [name for name, var in ds.variables.items() if set() < batch_dims & set(var.dims) < batch_dims]
     expected = from_xarray.exclude(*(tuple(str(name).split("/")) for name in partial))
     assert_same_tensordict(tensors(plain.to_tensordict()), tensors(expected))

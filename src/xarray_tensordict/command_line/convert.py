@@ -33,7 +33,7 @@ def target_kind(path: str, to: str | None) -> str:
     if chosen is None:
         endings = [ending for each in FORMATS for names in each.targets.values() for ending in names]
         raise ValueError(
-            f"{path}: the ending does not say what to write; say it with --to ({', '.join(kinds)}), or use one of the endings "
+            f"{path}: the ending does not name a format; pass --to ({', '.join(kinds)}), or use one of the endings "
             f"{', '.join(endings)}"
         )
     return chosen
@@ -89,7 +89,7 @@ def convert(
     """
     kind = target_kind(target, to)
     if not overwrite and not is_url(target) and os.path.exists(target):
-        raise FileExistsError(f"{target} is there already; choose another target, or say --overwrite")
+        raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
     if exclude or unbatched == "drop":
         with opened:

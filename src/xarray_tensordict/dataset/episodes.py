@@ -337,11 +337,11 @@ def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str,
                 raise ValueError(
                     f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
                     f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
-                    f"{dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                    f"{dropped([entry])} when opening, or pass what its rows are with fill_value={{{entry!r}: ...}}"
                 )
             raise ValueError(
                 f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
-                f"takes groups that are no episodes too), or say what its rows are with fill_value={{{entry!r}: ...}}"
+                f"takes groups that are no episodes too), or pass what its rows are with fill_value={{{entry!r}: ...}}"
             )
         for label, variable in part.variables.items():
             _check_variable(str(label), variable, first.variables[label], name, first_name)
