@@ -15,7 +15,7 @@ from ..dataset.entries import plan_entries
 from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import describe_source
 from ..tensors.reading import leave_out_times
-from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict
+from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
 
 
 def open_persistent(
@@ -155,7 +155,7 @@ def persistent_from_dataset(
     hidden = tuple(opening_notes(ds).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
     source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
-    return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
+    return XarrayPersistentTensorDict.of(plan.entries, plan, source, device)
 
 
 def _left_out(ds: xr.Dataset) -> dict[str, str]:
