@@ -163,8 +163,9 @@ class LazyTensorDict(PersistentTensorDict):
     Parameters
     ----------
     group
-        It is the attribute ``file``: it has the names of its ``entries`` and the tensordicts of its groups (``levels``), can ``walk()`` through all paths below it, tells
-        whether a path is in it, can be closed, and raises the refusals (``refuse(action, key)``).
+        It is the attribute ``file``: it has the names of its ``entries`` and the tensordicts of its groups (``levels``), can
+        ``walk()`` through all paths below it, tells whether a path is in it, can be closed, and raises the refusals
+        (``refuse(action, key)``).
     batch_size
         The batch size.
     names

@@ -349,7 +349,6 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _copy_lazily(self, selection: Selection | None = None) -> Any:
         """Another lazy object over the same store, or over the part of the batch that slices select."""
-
         entries = self.file.entries
         if selection is not None:
             entries = {name: entry and sliced(entry, selection) for name, entry in entries.items()}
