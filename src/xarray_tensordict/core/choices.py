@@ -234,17 +234,19 @@ def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Bal
     found = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1 and info.key[-1] in gone}
     new = {dim: size for dim, size in ballot.sizes.items() if dim not in then}
     unclear = set(gone) if new and not record.axes else set()
-    for variable, before in record.axes.items():
+    for variable, axes in record.axes.items():
         info = ballot.by_path.get(variable)
-        others = set(new) if info is None else new.keys() & {*info.dims}
+        before = [dim for dim in axes if dim in ballot.sizes or dim in gone]
         if info is not None and len(info.dims) == len(before):
             pairs = [(old, dim, size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
             if all(old in gone and dim in new and record.lengths.get(old, size) == size for old, dim, size in pairs):
                 found = {old: str(dim) for old, dim, _ in pairs} | found
-                others -= {*found.values()}
+        others = new.keys() - found.values()
         for old in before:
             # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
-            if any(info is not None or record.lengths.get(old, new[dim]) == new[dim] for dim in others):
+            if any(
+                record.lengths.get(old, new[dim]) == new[dim] if info is None else dim in info.dims for dim in others
+            ):
                 unclear.add(old)
     return found, gone & unclear - found.keys()
 

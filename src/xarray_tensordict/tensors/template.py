@@ -15,10 +15,11 @@ import xarray as xr
 
 from ..core.model import Key, cached_property
 from ..core.naming import Dims
+from ..core.values import flatten, nested_shape, objects
 from ..dataset.describe import key_of
 from ..dataset.entries import with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
-from .non_tensor import Array, flatten, nested_shape, objects
+from .non_tensor import Array
 from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
 from .walking import Leaf, NonTensor
 
@@ -247,7 +248,7 @@ class Template:
 
 def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of nested lists along as many axes as `known` has; behind one without elements they are `known`'s."""
-    shape = (nested_shape(value) or ())[: len(known)]
+    shape = nested_shape(value, len(known))
     if 0 in shape:
         shape = (*shape, *known[len(shape) :])
     return shape if len(shape) == len(known) else None
