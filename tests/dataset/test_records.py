@@ -82,7 +82,6 @@ def test_a_choice_survives(ensemble: xr.Dataset, choice: list[str], change: str)
 CHAINS: dict[str, Change] = {
     "select and rename": (lambda ds: ds.isel(longitude=0).rename(latitude="lat"), {"latitude": "lat"}, ()),
     "rename and reduce": (lambda ds: ds.rename(latitude="lat").mean("lat"), {}, ()),
-    "reduce and rename another": (lambda ds: ds.mean("member").rename(longitude="lon"), {"longitude": "lon"}, ()),
     "select and swap": (lambda ds: ds.isel(member=0).swap_dims(time="step"), {"time": "step"}, ()),
     "swap twice": (lambda ds: ds.swap_dims(time="step").rename(step="lead"), {"time": "lead"}, ()),
     "stack and unstack": (lambda ds: ds.stack(s=("time", "member")).unstack("s"), {}, ()),
@@ -107,6 +106,7 @@ UNCLEAR: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
     "select without a coordinate and rename": lambda ds: ds.isel(member=0).rename(time="t", latitude="lat"),
     "reduce and rename its neighbour": lambda ds: ds.mean("member").rename(latitude="lat"),
     "reduce and join along a new dim": lambda ds: xr.concat([ds.mean("latitude")] * 2, "run"),
+    "reduce and rename another": lambda ds: ds.mean("member").rename(longitude="lon"),
     "stack without an index": lambda ds: ds.stack(s=("member", "latitude"), create_index=False),
     "stack and rename": lambda ds: ds.stack(s=("time", "member")).rename(latitude="lat"),
     "join along a new dim and rename": lambda ds: xr.concat([ds, ds], "run").rename(latitude="lat", member="m"),

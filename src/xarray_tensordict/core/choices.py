@@ -241,7 +241,10 @@ def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Bal
             pairs = [(old, dim, size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
             if all(old in gone and dim in new and record.lengths.get(old, size) == size for old, dim, size in pairs):
                 found = {old: str(dim) for old, dim, _ in pairs} | found
-        others = new.keys() - found.values()
+        # a dim of another size than the one it is found for has several in it
+        others = new.keys() - {
+            dim for old, dim in found.items() if record.lengths.get(old, new.get(dim)) == new.get(dim)
+        }
         for old in before:
             # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
             if any(
