@@ -185,12 +185,6 @@ MISTAKES = [
         ["read-only", "to_tensordict()", "mode='r+'"],
     ),
     Mistake(
-        "a new store in no known format",
-        lambda: xarray_tensordict.open_persistent("new.dat", mode="w"),
-        ValueError,
-        ["new.dat", "the ending of its name", ".zarr"],
-    ),
-    Mistake(
         "a target that is there",
         lambda: opened("run.zarr").td.to_zarr("climate.zarr"),
         FileExistsError,

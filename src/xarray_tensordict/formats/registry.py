@@ -109,12 +109,6 @@ def _format_of_url(url: str) -> Format:
     return next((each for each in FORMATS if each.url_endings and url.lower().endswith(each.url_endings)), FORMATS[0])
 
 
-def format_by_ending(path: str) -> Format | None:
-    """The format that the ending of a name says, None where it says none."""
-    name = target_by_ending(path)
-    return None if name is None else format_of_target(name)
-
-
 def target_by_ending(path: str) -> str | None:
     """The name of the kind of store that the ending of a name says, as ``convert --to`` takes it."""
     ending = PurePosixPath(path).suffix.lower()
