@@ -123,9 +123,9 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         >>> ds.td.concat("time")["episode"].values.tolist()
         [0, 0, 0, 1, 1]
         """
-        from .dataset.episode_tables import label_table, table_of_dataset
+        from .dataset.episode_tables import label_dataset
 
-        return label_table(table_of_dataset(self._ds, dim, index, by), dim, index, step)
+        return label_dataset(self._ds, dim, index, step, by)
 
     @property
     def batched(self) -> xr.Dataset:

@@ -21,7 +21,7 @@ from ..core.values import jsonable
 from ..core.voting import is_made_up, is_marked, is_time_name
 from ..warnings import LeftOutWarning, warn
 from .describe import describe_dataset, dropped, key_of, odd_rows
-from .episode_tables import holds_table, label_table, table_of
+from .episode_tables import holds_table, label_node
 from .joined_rows import RepeatedRow, is_joinable, join
 from .records import set_record_if_needed
 from .trees import flat_view
@@ -61,8 +61,9 @@ def concat(
     check_choice("unbatched", unbatched, ("drop", "expand"))
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
-        below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
-        return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
+        below = next((name for name, child in dt.children.items() if _episode_groups(child, quietly=True)), None)
+        hint = _why_none(dt) if below is None else f" There are some in {below!r}: dt[{below!r}].td.concat(...)."
+        return label_node(dt, dim, index, step, by, hint)
     groups = {name: flat for name, (flat, _) in episodes.items()}
     left_out: set[str] = set()
     parts = {}
