@@ -112,24 +112,8 @@ class WritingMethods:
         >>> xr.open_dataset(path, engine="tensordict").identical(ds)
         True
         """
-        return write_zarr(
-            self._ds,
-            store,
-            layout=layout,
-            mode=mode,
-            group=group,
-            append_dim=append_dim,
-            region=region,
-            compute=compute,
-            encoding=encoding,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            zarr_format=zarr_format,
-            consolidated=consolidated,
-            storage_options=storage_options,
-            progress=progress,
-        )
+        options = dict(locals())
+        return write_zarr(options.pop("self")._ds, **options)
 
     def to_h5(
         self,
@@ -200,19 +184,8 @@ class WritingMethods:
         >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
         torch.Size([4, 3])
         """
-        return write_h5(
-            self._ds,
-            path,
-            layout=layout,
-            mode=mode,
-            group=group,
-            append_dim=append_dim,
-            encoding=encoding,
-            chunks=chunks,
-            unlimited_dims=unlimited_dims,
-            compute=compute,
-            progress=progress,
-        )
+        options = dict(locals())
+        return write_h5(options.pop("self")._ds, **options)
 
 
 def write_zarr(
