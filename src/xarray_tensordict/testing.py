@@ -162,18 +162,8 @@ def _values(a: Any, b: Any, where: str) -> Iterator[Difference]:
         return
     if type(a) is not type(b):
         yield where, _shown(a), _shown(b)
-    elif isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            yield f"{where}: length", str(len(a)), str(len(b))
-            return
-        for number, (left, right) in enumerate(zip(a, b, strict=True)):
-            yield from _values(left, right, f"{where}[{number}]")
-    elif isinstance(a, dict):
-        if _typed(a) != _typed(b):
-            yield f"{where}: keys", str(list(a)), str(list(b))
-            return
-        for name in a:
-            yield from _values(a[name], b[name], f"{where}[{name!r}]")
+    elif isinstance(a, (list, tuple, dict)):
+        yield from _items(a, b, where)
     elif isinstance(a, (np.ndarray, np.generic)):
         yield from _arrays(np.asarray(a), np.asarray(b), where)
     elif isinstance(a, torch.Tensor):
@@ -182,6 +172,18 @@ def _values(a: Any, b: Any, where: str) -> Iterator[Difference]:
         yield from _levels(a, b, (where.strip("'"),))
     elif not _equal(a, b):
         yield where, _shown(a), _shown(b)
+
+
+def _items(a: Any, b: Any, where: str) -> Iterator[Difference]:
+    """The differences of two lists, tuples or dicts."""
+    is_mapping = isinstance(a, dict)
+    if is_mapping and _typed(a) != _typed(b):
+        yield f"{where}: keys", str(list(a)), str(list(b))
+    elif len(a) != len(b):
+        yield f"{where}: length", str(len(a)), str(len(b))
+    else:
+        for name in a if is_mapping else range(len(a)):
+            yield from _values(a[name], b[name], f"{where}[{name!r}]")
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from .._compat.tensordict import entry_class, metadata_of, open_bare
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
-from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
+from ..formats.registry import FORMATS, TARGETS, describe_source, find_source, is_url, target_by_ending
 from ..quiet import quiet
 from ..tensors.reading import finish, read_entries, tensor_dtype
 from ..testing import assert_same_tensordict
@@ -62,7 +62,7 @@ def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, devic
             f"ds.td.to_zarr(store)"
         )
     path = Path(os.path.expanduser(os.fspath(store)))
-    found = format_by_ending(str(path))
+    found = TARGETS.get(target_by_ending(str(path)) or "")
     if found is None or found.backend is None:
         endings = [ending for each in FORMATS if each.backend for names in each.targets.values() for ending in names]
         raise ValueError(

@@ -13,7 +13,7 @@ from xarray.core import indexing
 
 from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
-from .files import Buffer, Bytes, Kept, NotRawError
+from .files import Bytes, Kept, NotRawError
 
 
 @dataclass(eq=False)
