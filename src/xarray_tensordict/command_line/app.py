@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..core.messages import printable
-from ..formats.registry import target_names
+from ..formats.registry import TARGETS
 
 
 def _dims(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | int | None:
@@ -148,7 +148,7 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
 @click.argument("source")
 @click.argument("target")
 @_opens
-@click.option("--to", type=click.Choice(target_names()), help="What to write; by default the ending of TARGET decides.")
+@click.option("--to", type=click.Choice(list(TARGETS)), help="What to write; by default the ending of TARGET decides.")
 @click.option(
     "--layout",
     type=click.Choice(["tensordict", "xarray"]),
