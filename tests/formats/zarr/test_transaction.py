@@ -403,15 +403,6 @@ def test_nothing_is_left_beside_the_store_or_in_it(tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["a.zarr"]
 
 
-@FORMATS
-def test_two_hundred_appends_are_a_loop(tmp_path: Path, zarr_format: Any) -> None:
-    path = tmp_path / "a.zarr"
-    pairs(0, 1).td.to_zarr(path, chunks={"time": 50}, zarr_format=zarr_format)
-    for number in range(1, 40):
-        pairs(number, 1).td.to_zarr(path, append_dim="time")
-    assert xr.open_dataset(path, engine="tensordict")["next/obs"].values.tolist() == list(range(40))
-
-
 # -- killed commits ----------------------------------------------------------------------------------------------------
 
 
