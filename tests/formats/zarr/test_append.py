@@ -1,6 +1,5 @@
 """``append_dim=``: what stays true after each append, and what is refused before a byte is written."""
 
-import shutil
 
 import numpy as np
 import pandas as pd
