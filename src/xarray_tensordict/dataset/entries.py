@@ -5,7 +5,7 @@ Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -295,8 +295,12 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
 
 
 def check_paths(ds: xr.Dataset) -> None:
-    """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
-    keys = {key_of(name): name for name in ds.variables}
+    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
+    keys: dict[Key, Hashable] = {}
+    for name in ds.variables:
+        other = keys.setdefault(key_of(name), name)
+        if other is not name:
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
     for key, name in keys.items():
         if "" in key:
             raise ValueError(
