@@ -75,11 +75,6 @@ class TestAChosenBatch:
     def test_as_a_numpy_integer(self) -> None:
         assert infer_batch([ArrayInfo(("x",), (6, 3))], given=np.int64(1)).batch_size == (6,)
 
-    @pytest.mark.parametrize("given", [1.5, True, object()])
-    def test_of_another_type(self, given: Any) -> None:
-        with pytest.raises(TypeError, match="expected a name, a list of names or a count"):
-            infer_batch([ArrayInfo(("x",), (6, 3))], given=given)
-
     def test_behind_a_repeated_dim(self) -> None:
         with pytest.warns(UserWarning, match="Duplicate dimension names"):
             ds = xr.Dataset({"w": (("site", "site", "time"), np.arange(18.0).reshape(3, 3, 2))})
@@ -156,38 +151,6 @@ def test_an_array_without_names_that_a_choice_leaves_out_is_named(tmp_path: Path
     named = {"raw": ("time", "sample")}
     ds = xr.open_dataset(tmp_path / "mixed.zarr", engine="tensordict", batch_dims=["time", "chan"], dims=named)
     assert ds.td.to_tensordict()["raw"].shape == (20, 5, 300)
-
-
-class TestArraysWithoutElements:
-    def test_do_not_vote_where_others_have_some(self) -> None:
-        ds = xr.Dataset({"a": ("time", np.ones(4)), "events": (("event", "xyz"), np.zeros((0, 3)))})
-        assert ds.td.batch_dims == ("time",)
-
-    def test_do_not_vote_as_unlimited_dims_either(self, tmp_path: Path) -> None:
-        ds = xr.Dataset(
-            {f"v{i}": ("time", np.ones(4)) for i in range(5)} | {"events": (("event", "xyz"), np.zeros((0, 3)))}
-        )
-        ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
-        with xr.open_dataset(tmp_path / "a.nc", engine="tensordict") as opened:
-            assert opened.td.batch_dims == ("time",)
-
-    def test_among_themselves_share_a_batch_of_none(self) -> None:
-        found = infer_batch([ArrayInfo(("obs",), (0, 3)), ArrayInfo(("act",), (0, 2))])
-        assert found.batch_size == (0,)
-
-
-class TestAMinorityOfNamedArrays:
-    def test_cannot_veto(self) -> None:
-        """Argo: two arrays of history stand behind another dim."""
-        shapes = {"PRES": ("N_PROF", "N_LEVELS"), "TEMP": ("N_PROF", "N_LEVELS"), "JULD": ("N_PROF",)}
-        sizes = {"N_PROF": 5, "N_LEVELS": 9, "N_HISTORY": 2}
-        dims = {**shapes, "HISTORY_START_PRES": ("N_HISTORY", "N_PROF")}
-        arrays = [ArrayInfo((name,), tuple(sizes[d] for d in names), dims=names) for name, names in dims.items()]
-        assert infer_batch(arrays).batch_dims == ("N_PROF",)
-
-    def test_does_not_lose_to_size_where_it_is_the_time(self) -> None:
-        arrays = [ArrayInfo(("x",), (5, 2), dims=("time", "f")), ArrayInfo(("big",), (50, 90), dims=("cell", "g"))]
-        assert infer_batch(arrays).batch_dims == ("time",)
 
 
 def test_a_suffix_that_is_taken_does_not_fail_the_open(tmp_path: Path) -> None:
