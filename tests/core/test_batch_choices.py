@@ -214,24 +214,25 @@ class TestNamesFromTheCaller:
             group.create_array(name, data=np.zeros(shape))
         return tmp_path / "buffer.zarr"
 
-    def test_in_front_of_an_ellipsis_are_of_the_first_axes_where_an_array_has_no_other(self, buffer: Path) -> None:
-        ds = xr.open_dataset(buffer, engine="tensordict", dims={"*": ("time", ...)})
-        assert ds["rewards"].dims == ("time",)
-        assert ds["actions"].dims == ("time", "dim_7")
-        assert ds.td.batch_dims == ("time",)
-
-    def test_in_front_of_an_ellipsis_are_of_the_features_else(self, buffer: Path) -> None:
-        ds = xr.open_dataset(buffer, engine="tensordict", dims={"a*": ("feature", ...)})
-        assert ds["actions"].dims == ("batch_0", "feature")
+    @pytest.mark.parametrize(
+        ("dims", "expected"),
+        [
+            ({"*": ("time", ...)}, {"rewards": ("time",), "actions": ("time", "dim_7")}),
+            ({"a*": ("feature", ...)}, {"actions": ("batch_0", "feature")}),
+            (
+                {"*": ("joint",)},
+                {"actions": ("batch_0", "joint"), "img": ("batch_0", "dim_4", "dim_4_1", "dim_3")},
+            ),
+        ],
+    )
+    def test_name_the_axes_of_the_arrays_they_fit(self, buffer: Path, dims: Any, expected: dict[str, Any]) -> None:
+        ds = xr.open_dataset(buffer, engine="tensordict", dims=dims)
+        assert {name: ds[name].dims for name in expected} == expected
+        assert ds.td.batch_dims == ds["rewards"].dims
 
     def test_that_are_too_few_are_refused(self, buffer: Path) -> None:
         with pytest.raises(ValueError, match=r"expected 3 names for the axes of 'img' behind the batch, or 4 for all"):
             xr.open_dataset(buffer, engine="tensordict", dims={"img": ("y", "x")})
-
-    def test_of_a_glob_pass_over_arrays_they_do_not_fit(self, buffer: Path) -> None:
-        ds = xr.open_dataset(buffer, engine="tensordict", dims={"*": ("joint",)})
-        assert ds["actions"].dims == ("batch_0", "joint")
-        assert ds["img"].dims == ("batch_0", "dim_4", "dim_4_1", "dim_3")
 
     @pytest.mark.parametrize("names", ["dim_7", ["batch_0", "dim_7"]])
     def test_that_the_engine_itself_makes_up_are_no_new_names(self, buffer: Path, names: Any) -> None:

@@ -225,7 +225,9 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
+def _followed(
+    gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], set[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
