@@ -227,7 +227,7 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
 
 def _followed(
     gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
-) -> tuple[dict[str, str], set[str]]:
+) -> tuple[dict[str, str], frozenset[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
