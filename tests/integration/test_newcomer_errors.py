@@ -149,10 +149,10 @@ MISTAKES = [
         ["'tme'", "Did you mean 'time'?"],
     ),
     Mistake(
-        "a coordinate in the way of bare tensordict",
+        "a coordinate in the way of plain tensordict",
         lambda: xarray_tensordict.annotate("climate.zarr"),
         ValueError,
-        ["'lat'", "do not lead with the batch", "ds.td.to_zarr(", "Nothing was changed"],
+        ["'lat'", "do not start with the batch", "ds.td.to_zarr(", "Nothing was changed"],
     ),
     Mistake(
         "an unbatched variable where none may be",

@@ -78,7 +78,7 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     voters = _led_by(ballot.voters, found)
     if not voters:
         raise ValueError(
-            f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
+            f"batch_dims={count}: {ballot.where} has no numeric array that could start with {count} batch dims"
         )
     # the longest array, the first by name of several
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
@@ -151,7 +151,7 @@ def by_record(
         return _corrected(wrong[0], ballot, record, dims)
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
     return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
-        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
+        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not start with the recorded batch size "
         f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
         for info in wrong
@@ -177,7 +177,7 @@ def _corrected(
         f"annotate it to make the record true"
     )
     names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
-    reason = f"the store records batch size {said}, which the arrays contradict: they lead with {sizes}"
+    reason = f"the store records batch size {said}, which the arrays contradict: they start with {sizes}"
     return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 

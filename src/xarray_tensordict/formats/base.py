@@ -157,6 +157,6 @@ def check_records(root: Any, annotations: Annotations) -> None:
     records = sorted(path for path in above if hasattr(root[path], "dtype"))
     if records:
         raise ValueError(
-            f"bare tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
+            f"plain tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
             f"Nothing was changed"
         )

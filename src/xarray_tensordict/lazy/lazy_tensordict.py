@@ -136,7 +136,7 @@ class Group:
         entry = "" if key is None else f" {self.full_name(key)!r}"
         raise TypeError(
             f"cannot {action}{entry}: {self!r} is read-only through xarray. Convert it first, with to_tensordict() to "
-            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where bare tensordict reads it"
+            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where plain tensordict reads it"
         )
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ def open_persistent(
         Whatever the engine opens: a path, a URL, a zarr store or group, an h5py file or group, an open
         ``PersistentTensorDict``.
     mode
-        ``"r"``: read only. ``"r+"``: for stores that bare tensordict reads to the same entries; the result is then
+        ``"r"``: read only. ``"r+"``: for stores that plain tensordict reads to the same entries; the result is then
         tensordict's own writable object.
     device
         The device that entries are sent to when they are read.
@@ -67,7 +67,7 @@ def open_persistent(
     Raises
     ------
     ValueError
-        For an unknown mode, and for ``mode="r+"`` with a store that bare tensordict reads otherwise; the message names
+        For an unknown mode, and for ``mode="r+"`` with a store that plain tensordict reads otherwise; the message names
         the first entry that differs.
 
     Examples

@@ -34,7 +34,7 @@ _NAT = np.iinfo(np.int64).min
 def open_writable(
     store: Any, ds: xr.Dataset, description: str, *, device: Any = None, keywords: Mapping[str, Any]
 ) -> PersistentTensorDict:
-    """Open a store as bare tensordict does, for reading and writing, after checking that it reads it correctly.
+    """Open a store as plain tensordict does, for reading and writing, after checking that it reads it correctly.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
 
 
 def why_other(entry: Entry, ds: xr.Dataset) -> str | None:
-    """How bare tensordict would read an entry of a Dataset to something else; None where it would not."""
+    """How plain tensordict would read an entry of a Dataset to something else; None where it would not."""
     dims = ds.variables[entry.name].dims
     has_batch = entry.entry_class == "batched" or (entry.entry_class == "unbatched" and entry.form != "tensor")
     if not has_batch or entry.variable.dims != dims:
-        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not lead with the batch"
+        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not start with the batch"
     return _why_decoded(entry)
 
 
