@@ -201,13 +201,13 @@ def _by_recorded_names(
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
     renamed = [name for name in lost if name in unclear]
-    warnings = []
+    warnings: list[str] = []
     if renamed:
         left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
-        warnings = [
-            f"{ballot.where}: the chosen batch dims {renamed} are no dims any more; {left}. If they were renamed, choose again with "
-            f"ds.td.set_batch_dims(...)"
-        ]
+        warnings.append(
+            f"{ballot.where}: the chosen batch dims {renamed} are no dims any more; {left}. If they were renamed, choose again "
+            f"with ds.td.set_batch_dims(...)"
+        )
     if names and not kept:
         return None, warnings
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
