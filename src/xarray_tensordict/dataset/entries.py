@@ -172,7 +172,7 @@ def plan_entries(
             continue
         try:
             variable = with_numpy_dtype(variable)
-            reason = _why_not(variable)
+            reason = why_not(variable)
         except ValueError as error:
             reason = str(error)
         if reason is not None:
@@ -253,7 +253,7 @@ def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
     return remade(variable, data=values)
 
 
-def _why_not(variable: xr.Variable) -> str | None:
+def why_not(variable: xr.Variable) -> str | None:
     """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
     calendar = calendar_of(variable) if dtype.kind == "O" else None

@@ -305,11 +305,8 @@ def make_leaf(
         For objects that are no rows: dates of another calendar.
     """
     sizes = entry.batch.sizes
-    if entry.form == "value":
-        return NonTensorData(python_value(np.asarray(values)), batch_size=sizes)
-    if entry.form == "rows":
-        array = broadcast(np.asarray(values), entry.missing_axes, sizes)
-        return rows_from_numpy(array, ndim=len(sizes), batch_size=sizes, names=td_names(entry.batch))
+    if entry.form != "tensor":
+        return finish(entry, np.asarray(values), None, sizes, td_names(entry.batch))
     if isinstance(values, np.ndarray):
         values = tensor_from_numpy(values, name=entry.name, copy=copy, torch_dtype=widened_dtype(entry))
     if entry.entry_class == "unbatched":
