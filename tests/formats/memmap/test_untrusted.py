@@ -51,7 +51,10 @@ MALFORMED = "metadata are malformed: "
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ({"dtype": "torch.float32", "shape": [10**15]}, r"has 12 bytes, .*\[1000000000000000\], .*4000000000000000 bytes"),
+        (
+            {"dtype": "torch.float32", "shape": [10**15]},
+            r"has 12 bytes, .*\[1000000000000000\], .*4000000000000000 bytes",
+        ),
         ({"dtype": "torch.float32", "shape": [10**30]}, "no array can have the shape"),
         ({"dtype": "torch.float32", "shape": [10**12, 10**12, 0]}, "no array can have the shape"),
         ({"dtype": "torch.float32", "shape": [-3]}, rf"{MALFORMED}Expected `int` >= 0 - at `\$\.shape\[0\]`"),

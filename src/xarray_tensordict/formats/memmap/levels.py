@@ -88,7 +88,9 @@ def stacked_levels(levels: list[Level], dim: int, name: str | None = None) -> Le
         raise ValueError(f"expected a stack along an axis up to {len(first.batch)}, found one along axis {dim}")
     ragged = next(filter(None, (_difference(first, level, number) for number, level in enumerate(levels))), None)
     if ragged is not None or first.batch is None:
-        return Level(None, children={str(number): level for number, level in enumerate(levels)}, ragged=ragged, stack_dim=dim)
+        return Level(
+            None, children={str(number): level for number, level in enumerate(levels)}, ragged=ragged, stack_dim=dim
+        )
     batch = (*first.batch[:dim], len(levels), *first.batch[dim:])
     inner = first.names or (None,) * len(first.batch)
     has_names = first.names is not None or name is not None
