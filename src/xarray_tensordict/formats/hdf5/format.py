@@ -67,11 +67,12 @@ class Hdf5Format(Format):
         return td
 
     def check_replaceable(self, path: str) -> None:
-        from .file import check_not_written
+        from .file import not_written
         from .write import check_target
 
         check_target(Path(path), "w")
-        check_not_written(Path(path))
+        with not_written(path):
+            pass
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
         from .write import annotate_hdf5
