@@ -277,7 +277,7 @@ def _write_text(output: Hdf5Output, node: h5py.Group, name: str, value: Any) -> 
     """Write one value: a text as it is, anything else as JSON."""
     is_text = isinstance(value, str) and "\0" not in value
     text = value if is_text else to_json(value, name)
-    output.room(4 * len(text))
+    output.room(len(text.encode(errors="surrogatepass")))
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
     dataset.attrs.update({STR_ATTR: True} if is_text else {NON_TENSOR_ATTR: _JSON_MARK})
     return dataset
