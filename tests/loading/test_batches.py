@@ -550,7 +550,7 @@ def test_an_interrupted_wait_ends_the_threads(one_by_one, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iterator, "_take", interrupted)
+    monkeypatch.setattr(iterator._source, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert our_threads() == []

@@ -32,6 +32,7 @@ class LoadingMethods:
         shuffle: bool | Literal["full"] = False,
         seed: int | None = None,
         epoch: int = 0,
+        start: int = 0,
         drop_last: bool = False,
         window: Mapping[str, int] | None = None,
         stride: int = 1,
@@ -62,6 +63,8 @@ class LoadingMethods:
             must be given.
         epoch
             The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
+        start
+            The batch that the first epoch begins with, to go on where a loop was interrupted; those before are not read.
         drop_last
             Leave out a last batch that is not full.
         window
@@ -120,6 +123,7 @@ class LoadingMethods:
             shuffle=shuffle,
             seed=seed,
             epoch=epoch,
+            start=start,
             drop_last=drop_last,
             window=window,
             stride=stride,
@@ -153,7 +157,7 @@ class LoadingMethods:
             As in :meth:`batches`.
         **options
             Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``;
-            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
+            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
             ``buffer_size``.
 
         Returns
