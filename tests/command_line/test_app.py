@@ -137,15 +137,15 @@ def test_convert_takes_chunk_sizes(buffer, tmp_path):
 
 def test_convert_refuses_what_is_there_unless_told_to_overwrite(buffer, tmp_path):
     run("convert", str(buffer), str(tmp_path / "out.zarr"))
-    assert "is there already" in run("convert", str(buffer), str(tmp_path / "out.zarr"), code=1).output
+    assert "exists already" in run("convert", str(buffer), str(tmp_path / "out.zarr"), code=1).output
     run("convert", str(buffer), str(tmp_path / "out.zarr"), "--overwrite")
 
 
-def test_convert_asks_what_to_write_where_the_ending_does_not_say(buffer, tmp_path):
-    assert "say it with --to" in run("convert", str(buffer), str(tmp_path / "out"), code=1).output
+def test_convert_asks_for_a_format_where_the_ending_names_none(buffer, tmp_path):
+    assert "pass --to" in run("convert", str(buffer), str(tmp_path / "out"), code=1).output
 
 
-def test_annotate_makes_a_foreign_store_open_in_plain_xarray(tmp_path):
+def test_annotate_makes_a_store_of_another_tool_open_in_plain_xarray(tmp_path):
     zarr.create_group(tmp_path / "raw.zarr").create_array("images", data=np.zeros((6, 4, 4, 3), "u1"))
     run("annotate", str(tmp_path / "raw.zarr"), "--batch-dims", "time", "--dims", '{"images": ["y", "x", "channel"]}')
     with xr.open_zarr(tmp_path / "raw.zarr", consolidated=False) as ds:
@@ -154,9 +154,9 @@ def test_annotate_makes_a_foreign_store_open_in_plain_xarray(tmp_path):
 
 def test_check_passes_a_good_store_and_says_what_bare_libraries_see(buffer):
     result = run("check", str(buffer), "--values", "--strict")
-    assert "all values are the same through both doors" in result.output
-    assert "bare tensordict: batch size [6]" in result.output
-    assert "bare xarray: does not open it" in result.output  # no dimension names: nobody's fault, exit code 0
+    assert "all values are the same in xarray and in tensordict" in result.output
+    assert "plain tensordict: batch size [6]" in result.output
+    assert "plain xarray: does not open it" in result.output  # no dimension names: nobody's fault, exit code 0
 
 
 def test_check_looks_into_groups_that_a_flat_dataset_does_not_show(demos):
@@ -169,7 +169,7 @@ def test_check_looks_into_groups_that_a_flat_dataset_does_not_show(demos):
         raw.seek(offset)
         raw.write(b"\0" * size)
     text = run("check", str(demos), "--values", code=1).output
-    assert "group /data/demo_1, both doors" in text
+    assert "group /data/demo_1, both libraries" in text
     assert "actions" in text
     assert "2 with a batch of their own are fine" in text
 

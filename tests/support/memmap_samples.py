@@ -1,5 +1,6 @@
 """Memory-mapped tensordicts of tests."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -46,3 +47,8 @@ def weather() -> xr.Dataset:
 def beside(path: Path) -> list[str]:
     """What is left beside a target."""
     return [name for name in os.listdir(path.parent) if name != path.name]
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change a ``meta.json``."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

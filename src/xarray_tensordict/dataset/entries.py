@@ -182,7 +182,7 @@ def plan_entries(
     if unbatched == "raise" and plan.unbatched:
         names = ", ".join(repr(entry.name) for entry in plan.unbatched)
         raise ValueError(
-            f"unbatched='raise': {names} lead with none of the batch dims {list(inference.batch_dims)}; choose "
+            f"unbatched='raise': {names} start with none of the batch dims {list(inference.batch_dims)}; choose "
             f"unbatched='drop', 'keep' or 'expand', or other batch_dims"
         )
     return plan

@@ -1,6 +1,6 @@
 """What one variable of a Dataset becomes in a store: its values and its records, whatever the format of the store.
 
-Bare tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
+Plain tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
 strings are marked as such, and Python objects become JSON. What is lost by that is put into the record of the array
 (:data:`~..core.metadata.ARRAY_ATTR`), from which the engine restores it.
 """
@@ -54,7 +54,7 @@ class Stored:
     form
         See :data:`Form`.
     stack
-        Whether bare tensordict is to read it as one Python object for each row of the batch.
+        Whether plain tensordict is to read it as one Python object for each row of the batch.
     record
         What the array's own record has to say.
     payload
@@ -105,7 +105,7 @@ class Place:
         return bool(self.batch_dims) and self.entry_class == "batched"
 
     def stack(self, variable: xr.Variable) -> bool:
-        """Whether bare tensordict is to read it as a NonTensorStack.
+        """Whether plain tensordict is to read it as a NonTensorStack.
 
         It cannot read one of batch size ``[0, 2]``: its stacks forget the sizes behind a zero (measured).
         """
@@ -247,7 +247,7 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
 
 
 def _unbatched(variable: xr.Variable, place: Place) -> Stored:
-    """A part of the entry ``_unbatched``, packed as it was: bare tensordict shows its text, and no numbers."""
+    """A part of the entry ``_unbatched``, packed as it was: plain tensordict shows its text, and no numbers."""
     if place.asked.get("dtype") is not None:
         variable = variable.astype(place.asked["dtype"])
     stored = Stored(variable, "unbatched", record=_torch_record(variable))
