@@ -347,8 +347,8 @@ def open_batches(
     start: int = 0,
     drop_last: bool = False,
     prefetch: int = 2,
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
     device: Any = None,
     buffer_size: int | None = None,
     **rows: Any,
@@ -356,10 +356,7 @@ def open_batches(
     """Make the batches of a Dataset; see ``Dataset.td.batches`` for the parameters, and :func:`open_rows` for `rows`."""
     if shuffle not in (False, True, "full"):
         raise ValueError(f"shuffle: expected False, True (by chunks) or 'full', got {shuffle!r}")
-    world_size = whole_number(world_size, "world_size", 1)
-    rank = whole_number(rank, "rank", 0)
-    if rank >= world_size:
-        raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
+    rank, world_size = _chosen_rank(rank, world_size)
     options = Options(
         batch_size=whole_number(batch_size, "batch_size", 1),
         shuffle=shuffle if shuffle == "full" else bool(shuffle),
@@ -413,6 +410,16 @@ def _sent(td: TensorDict, device: torch.device) -> TensorDict:
     if device.type == "cuda":
         td = td.pin_memory()
     return td.to(device, non_blocking=True)
+
+
+def _chosen_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if rank is None and world_size is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    world_size = 1 if world_size is None else whole_number(world_size, "world_size", 1)
+    rank = 0 if rank is None else whole_number(rank, "rank", 0)
+    if rank >= world_size:
+        raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
+    return rank, world_size
 
 
 def _chosen_seed(seed: int | None, *, shared: bool) -> int:

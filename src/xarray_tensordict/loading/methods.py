@@ -39,8 +39,8 @@ class LoadingMethods:
         within: str | None = None,
         gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         device: Any = None,
         buffer_size: int | None = None,
         batch_dims: BatchDims | None = None,
@@ -84,7 +84,8 @@ class LoadingMethods:
             How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
         rank, world_size
             Of several processes each gets the same number of batches, and no row of another. Up to ``world_size - 1``
-            rows are left out of an epoch; with a shuffle others in each.
+            rows are left out of an epoch; with a shuffle others in each. By default those of ``torch.distributed`` where it
+            is initialised; ``rank=0, world_size=1`` give all rows to one process.
         device
             Where batches are sent; to a GPU through pinned memory, without waiting.
         buffer_size
