@@ -138,6 +138,25 @@ def test_where_nothing_says_what_became_of_a_chosen_dim_a_warning_names_it(
     assert not kept or set(kept) <= {*found.batch_dims}
 
 
+@pytest.mark.parametrize(
+    ("names", "choice", "expected"),
+    [
+        ({"latitude": "longitude", "longitude": "latitude"}, ["latitude"], ("longitude",)),
+        ({"latitude": "member", "member": "latitude"}, ["member", "latitude"], ("latitude", "member")),
+    ],
+)
+def test_dims_whose_names_were_exchanged_are_followed_by_their_sizes(
+    ensemble: xr.Dataset, names: dict[str, str], choice: list[str], expected: tuple[str, ...]
+) -> None:
+    chosen = ensemble.drop_vars(["latitude", "longitude"]).td.set_batch_dims(choice)
+    renamed = chosen.rename(names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert renamed.td.batch_dims == expected
+        assert chosen.transpose("longitude", "latitude", ...).td.batch_dims == tuple(choice)
+    np.testing.assert_array_equal(renamed.td.to_tensordict()["t2m"], chosen.td.to_tensordict()["t2m"])
+
+
 def test_a_quantile_is_no_new_name_and_no_batch_dim(ensemble: xr.Dataset) -> None:
     reduced = ensemble.td.set_batch_dims(["latitude", "time"]).quantile([0.1, 0.9], "time")
     with pytest.warns(

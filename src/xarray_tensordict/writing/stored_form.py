@@ -26,6 +26,7 @@ from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
+from .dates import why_refused
 from .values import as_declared, decoded_dtype, encoded, is_packing, map_values, packed, read_now
 
 Layout = Literal["tensordict", "xarray"]
@@ -328,10 +329,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
         return _json(held, python_objects(values), place)
     if place.layout == "xarray":
         return Stored(held)
-    raise ValueError(
-        f"variable {place.name!r} holds cftime dates, and layout='tensordict' stores times as int64 nanoseconds of the "
-        f"standard calendar; write with layout='xarray', or convert it with ds.convert_calendar(), or drop it"
-    )
+    raise ValueError(why_refused([place.name]))
 
 
 def _ragged(variable: xr.Variable, place: Place) -> Stored:
