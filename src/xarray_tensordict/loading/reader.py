@@ -332,10 +332,10 @@ class RowReader:
             return self._claimed(number, grid, rows, places, claims)
         if len(held) == 1:
             return _Wanted(column, [[column.along(rows, self._maps)]], places)
-        reads, index = column.block(rows, held)
-        if index is not None and places is not None:
-            places = index[places]
-        return _Wanted(column, [reads], index if places is None else places)
+        reads, place = column.block(rows, held)
+        if place is not None:
+            places = place if places is None else place[places]
+        return _Wanted(column, [reads], places)
 
     def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> _Wanted:
         """The chunks that rows are in; those that are kept already are not read."""
@@ -424,8 +424,9 @@ def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
 
 
 def _concatenated(values: Sequence[Values]) -> Values:
-    tensors = [found for found in values if isinstance(found, torch.Tensor)]
-    return torch.cat(tensors) if tensors else np.concatenate([np.asarray(found) for found in values])
+    # in one thread, as in `Part`
+    joined = np.concatenate([to_codes(found) if isinstance(found, torch.Tensor) else found for found in values])
+    return from_codes(joined, values[0].dtype) if isinstance(values[0], torch.Tensor) else joined
 
 
 def _blame(error: BaseException, jobs: Sequence[Read]) -> None:

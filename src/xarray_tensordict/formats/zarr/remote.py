@@ -71,7 +71,8 @@ class AtOnce(WrapperStore[Store]):
         async def get_ranges(
             self, key: str, byte_ranges: Sequence[Any], **options: Any
         ) -> AsyncIterator[Sequence[tuple[int, Any]]]:
-            async for group in Store.get_ranges(self, key, byte_ranges, **options):  # each by `get`
+            by_get: Any = super(WrapperStore, self)
+            async for group in by_get.get_ranges(key, byte_ranges, **options):
                 yield group
 
 
