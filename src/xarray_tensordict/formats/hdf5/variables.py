@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...core.blocks import TINY
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -190,7 +191,7 @@ def _stored_array(
     dims = () if element.is_value else (*(axis.name for axis in axes), *(None for _ in element.axes))
     pieces = None if chunks is None else (*chunks, *element.axes)
     encoding = _encoding(dataset, data, pieces)
-    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=True)
+    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=TINY)
 
 
 def _fill_value(
