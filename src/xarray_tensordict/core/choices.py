@@ -194,14 +194,20 @@ def _by_recorded_names(
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
     followed, unclear = _followed(gone, then, record, ballot)
-    now = {dim: dim for dim in then if dim in sizes} | followed
+    now = {dim: dim for dim in then if dim in sizes} | followed | _exchanged(record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
     renamed = [name for name in lost if name in unclear]
-    warnings = [_gone(renamed, kept, ballot)] if renamed else []
+    warnings: list[str] = []
+    if renamed:
+        left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
+        warnings.append(
+            f"{ballot.where}: the chosen batch dims {renamed} are no dims any more; {left}. If they were renamed, choose again "
+            f"with ds.td.set_batch_dims(...)"
+        )
     if names and not kept:
         return None, warnings
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
@@ -225,7 +231,9 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
+def _followed(
+    gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], frozenset[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
@@ -254,12 +262,16 @@ def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Bal
     return found, gone & unclear - found.keys()
 
 
-def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
-    left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
-    return (
-        f"{ballot.where}: the chosen batch dims {list(lost)} are no dims any more; {left}. If they were renamed, choose again with "
-        f"ds.td.set_batch_dims(...)"
-    )
+def _exchanged(record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
+    """What dims are called now whose names were exchanged: that leaves the sizes in their places, a transposition moves them."""
+    for variable, before in record.axes.items():
+        info = ballot.by_path.get(variable)
+        if info is not None and sorted(map(str, info.dims)) == sorted(before):
+            moved = [(old, str(dim), size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
+            lengths = record.lengths
+            if moved and all(lengths.get(old) == size != lengths.get(dim) for old, dim, size in moved):
+                return {old: dim for old, dim, _ in moved}
+    return {}
 
 
 def _dims_in_front(
