@@ -14,15 +14,7 @@ from typing import Any
 from .choices import BatchDims as BatchDims
 from .choices import by_given, given_names
 from .groups import Group, group_arrays
-from .model import (
-    ArrayInfo,
-    EntryClass,
-    GroupBatch,
-    Inference,
-    Key,
-    RecordedBatch,
-    group_name,
-)
+from .model import ArrayInfo, EntryClass, GroupBatch, Inference, Key, RecordedBatch, group_name
 from .rules import Ballot, no_batch, with_notes
 
 
