@@ -62,20 +62,8 @@ def _check(missing: Sequence[str]) -> None:
 _check(_missing())
 
 from tensordict._pytree import _register_td_node  # noqa: E402 - after the check
-from tensordict.base import NO_DEFAULT  # noqa: E402
+from tensordict.base import NO_DEFAULT as NO_DEFAULT  # noqa: E402
 from tensordict.persistent import _H5Backend  # noqa: E402
-
-__all__ = [
-    "IS_0_14",
-    "NO_DEFAULT",
-    "LazyTensorDict",
-    "close_with_file",
-    "entry_class",
-    "indexed_names",
-    "metadata_of",
-    "open_bare",
-    "register_pytree",
-]
 
 register_pytree: Any = _register_td_node
 
