@@ -102,8 +102,8 @@ def test_what_cannot_be_done_is_one_message_without_a_traceback(buffer, tmp_path
     (tmp_path / "there.zarr").mkdir()
     for arguments, message in [
         (["inspect", str(tmp_path / "nope.zarr")], "No such file or directory"),
-        (["convert", str(buffer), str(tmp_path / "there.zarr")], f"{tmp_path / 'there.zarr'} is there already"),
-        (["convert", str(buffer), str(tmp_path / "out")], f"{tmp_path / 'out'}: the ending does not say what to write"),
+        (["convert", str(buffer), str(tmp_path / "there.zarr")], f"{tmp_path / 'there.zarr'} exists already"),
+        (["convert", str(buffer), str(tmp_path / "out")], f"{tmp_path / 'out'}: the ending does not name a format"),
         (
             ["convert", str(buffer), str(tmp_path / "o.zarr"), "--exclude", "mast"],
             "there is no variable or group 'mast'",
@@ -129,7 +129,7 @@ def test_convert_keeps_ragged_groups(demos, tmp_path):
     np.testing.assert_array_equal(tree["data/demo_2/obs/eef"], np.full((5, 3), 2, "f4"))
 
 
-def test_annotate_makes_a_foreign_store_open_in_plain_xarray(tmp_path):
+def test_annotate_makes_a_store_of_another_tool_open_in_plain_xarray(tmp_path):
     zarr.create_group(tmp_path / "raw.zarr").create_array("images", data=np.zeros((6, 4, 4, 3), "u1"))
     run("annotate", str(tmp_path / "raw.zarr"), "--batch-dims", "time", "--dims", '{"images": ["y", "x", "channel"]}')
     with xr.open_zarr(tmp_path / "raw.zarr", consolidated=False) as ds:
@@ -138,9 +138,9 @@ def test_annotate_makes_a_foreign_store_open_in_plain_xarray(tmp_path):
 
 def test_check_passes_a_good_store_and_says_what_bare_libraries_see(buffer):
     result = run("check", str(buffer), "--values", "--strict")
-    assert "all values are the same through both doors" in result.output
-    assert "bare tensordict: batch size [6]" in result.output
-    assert "bare xarray: does not open it" in result.output  # no dimension names: nobody's fault, exit code 0
+    assert "all values are the same in xarray and in tensordict" in result.output
+    assert "plain tensordict: batch size [6]" in result.output
+    assert "plain xarray: does not open it" in result.output  # no dimension names: nobody's fault, exit code 0
 
 
 def test_check_looks_into_groups_that_a_flat_dataset_does_not_show(demos):
@@ -153,7 +153,7 @@ def test_check_looks_into_groups_that_a_flat_dataset_does_not_show(demos):
         raw.seek(offset)
         raw.write(b"\0" * size)
     text = run("check", str(demos), "--values", code=1).output
-    assert "group /data/demo_1, both doors" in text
+    assert "group /data/demo_1, both libraries" in text
     assert "actions" in text
     assert "2 with a batch of their own are fine" in text
 

@@ -280,7 +280,7 @@ def test_an_array_that_contradicts_the_recorded_batch_is_told(tmp_path: Path) ->
     td = TensorDict({name: np.zeros((6, 2)) for name in "abc"}, [6])
     td.to_zarr(tmp_path / "td.zarr").close()
     zarr.open_group(tmp_path / "td.zarr", mode="r+")["b"].resize((4, 2))
-    with pytest.warns(UserWarning, match=r"'b' of shape \[4, 2\] does not lead with the recorded batch size \[6\]"):
+    with pytest.warns(UserWarning, match=r"'b' of shape \[4, 2\] does not start with the recorded batch size \[6\]"):
         ds = xr.open_dataset(tmp_path / "td.zarr", engine="tensordict")
     assert ds.td.batch_size == (6,)
 
@@ -295,7 +295,7 @@ def test_evidence_from_the_opening_is_not_kept_for_another_size(tmp_path: Path) 
 def test_categories_are_text() -> None:
     ds = xr.Dataset({"c": ("time", pd.Categorical(["a", "b", "a"])), "y": ("time", np.zeros(3))})
     assert ds.td.to_tensordict().get("c").tolist() == ["a", "b", "a"]
-    assert "'time' leads" in repr(ds.td)
+    assert "'time' is the first dim" in repr(ds.td)
 
 
 def test_chunks_of_a_store_without_names_are_those_of_dask(tmp_path: Path) -> None:

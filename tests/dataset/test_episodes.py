@@ -163,19 +163,10 @@ class TestGroups:
         ds = dt["data"].td.concat("time")
         np.testing.assert_allclose(ds["time"], ds["step"] * 0.1)
 
-    def test_that_lack_a_variable_are_refused_by_name_or_filled(self):
+    def test_that_lack_a_variable_are_refused_by_name(self):
         nodes = {"/demo_0": demo(0, 3), "/demo_2": demo(2, 2).drop_vars("actions")}
-        with pytest.raises(ValueError, match=r"'actions' is in episode 'demo_0' and not in 'demo_2'.*fill_value"):
+        with pytest.raises(ValueError, match=r"'actions' is in episode 'demo_0' and not in 'demo_2'.*\['actions'\]"):
             xr.DataTree.from_dict(nodes).td.concat("time")
-        ds = xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"actions": np.nan})
-        assert np.isnan(ds["actions"][3:]).all()
-        assert ds["actions"][:3, 0].values.tolist() == [0.25, 1.25, 2.25]
-        assert ds["actions"].chunks[0] == (3, 2)
-        with pytest.raises(ValueError, match="no episode has a variable 'nothing'"):
-            xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"nothing": 0})
-        nodes = {"/demo_0": demo(0, 3), "/demo_2": demo(2, 2).drop_vars("done")}
-        with pytest.raises(ValueError, match="'done' has dtype bool, which cannot hold nan"):
-            xr.DataTree.from_dict(nodes).td.concat("time", fill_value={"done": np.nan})
 
     @pytest.mark.parametrize(
         "change",

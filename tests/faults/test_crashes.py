@@ -25,7 +25,7 @@ pytestmark = pytest.mark.faults
 SIGKILL = -9
 INCOMPLETE = "not complete"
 BARE = {"create", "replace", "append", "append_in_memory", "add", "overwrite", "delayed", "region"}
-"""Writes to what bare tensordict reads: a zarr store, at its root, in tensordict's layout."""
+"""Writes to what plain tensordict reads: a zarr store, at its root, in tensordict's layout."""
 AGAIN = {
     "replace",
     "replace_xarray",
@@ -134,7 +134,7 @@ def check(name: str, folder: Path, states: list[xr.Dataset | str]) -> str:
 
 
 def check_bare(path: Path, ds: xr.Dataset) -> None:
-    """What passes for whole in this package does so for bare tensordict."""
+    """What passes for whole in this package does so for plain tensordict."""
     with warnings.catch_warnings():
         # a file that zarr writes before it renames it, which the killed writer has left
         warnings.filterwarnings("ignore", message=".*partial is not recognized as a component")

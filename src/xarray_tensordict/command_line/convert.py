@@ -34,7 +34,7 @@ def target_kind(path: str, to: str | None) -> str:
     if chosen is None:
         endings = [ending for name, each in TARGETS.items() for ending in each.targets[name]]
         raise ValueError(
-            f"{path}: the ending does not say what to write; say it with --to ({', '.join(TARGETS)}), or use one of the endings "
+            f"{path}: the ending does not name a format; pass --to ({', '.join(TARGETS)}), or use one of the endings "
             f"{', '.join(endings)}"
         )
     return chosen
@@ -90,7 +90,7 @@ def convert(
     """
     kind = target_kind(target, to)
     if not overwrite and not is_url(target) and os.path.exists(target):
-        raise FileExistsError(f"{target} is there already; choose another target, or say --overwrite")
+        raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
     if exclude or unbatched == "drop":
         with opened:

@@ -182,7 +182,7 @@ def plan_entries(
     if unbatched == "raise" and plan.unbatched:
         names = ", ".join(repr(entry.name) for entry in plan.unbatched)
         raise ValueError(
-            f"unbatched='raise': {names} lead with none of the batch dims {list(inference.batch_dims)}; choose "
+            f"unbatched='raise': {names} start with none of the batch dims {list(inference.batch_dims)}; choose "
             f"unbatched='drop', 'keep' or 'expand', or other batch_dims"
         )
     return plan
@@ -256,7 +256,7 @@ def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
 def _why_not(variable: xr.Variable) -> str | None:
     """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    calendar = _calendar(variable) if dtype.kind == "O" else None
+    calendar = calendar_of(variable) if dtype.kind == "O" else None
     if calendar is not None:
         return (
             f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
@@ -269,7 +269,7 @@ def _why_not(variable: xr.Variable) -> str | None:
     return None
 
 
-def _calendar(variable: xr.Variable) -> Any:
+def calendar_of(variable: xr.Variable) -> Any:
     """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
     declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
     if declared is not None or not (in_memory(variable) or is_index_data(variable)):

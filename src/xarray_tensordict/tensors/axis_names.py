@@ -6,7 +6,7 @@ The caller's ``dims=`` come first, then the names of the tensordict, the dims of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -77,18 +77,16 @@ class Namer:
         for leaf in self.leaves:
             pattern, _ = find_pattern(argument, leaf.key)
             value = self._alike(leaf) if pattern is None else argument[pattern]
-            if value is None:
-                continue
-            if not isinstance(value, str):
-                self.given[leaf.key] = tuple(value)
-            elif value in self.template:
+            if isinstance(value, str) and value in self.template:
                 self.references[leaf.key], self.referred[leaf.key] = self.template[value], value
-            else:
+            elif isinstance(value, str):
                 there = f"is not among {sorted(self.template)}" if self.template else "needs template="
                 raise ValueError(
                     f"dims: expected a variable of the template for {leaf.name!r}, found {value!r}, which "
                     f"{there}; write a tuple, ({value!r},), to name a dim"
                 )
+            elif value is not None:
+                self.given[leaf.key] = tuple(value)
 
     def _alike(self, leaf: Leaf) -> str | None:
         """The variable whose dims a new entry gets: it has exactly its shape, as others of that shape have the same dims."""
@@ -106,14 +104,7 @@ class Namer:
             Whether a name may have another size in another branch of the tree, as in a DataTree.
         """
         for leaf in self.leaves:
-            names = self._axes(leaf, self.batches[leaf.key[:-1]])
-            reference = self.references.get(leaf.key)
-            # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
-            repeated = reference is not None and len(set(reference.dims)) < len(reference.dims)
-            if repeated and None not in names and leaf.key not in self.given:
-                leaf.dims = tuple(str(name) for name in names)
-            else:
-                leaf.dims = self._unrepeated(names, leaf)
+            leaf.dims = self._axes(leaf, self.batches[leaf.key[:-1]])
         sizes: dict[Key, dict[str, int]] = {(): {}}
         scalars: dict[Key, set[str]] = {(): set()}
         for keys in [[key] for key in self.nodes] if local else [list(self.nodes)]:
@@ -180,42 +171,45 @@ class Namer:
 
     # -- all axes of a leaf --------------------------------------------------------------------------------------------
 
-    def _axes(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
+    def _axes(self, leaf: Leaf, batch: Dims) -> Dims:
         lead = batch[: leaf.batch_axes]
-        recorded = (*lead, *self._features_from_template(leaf, lead))
+        names: tuple[str | None, ...] = (*lead, *self._features_from_template(leaf, lead))
         given = self.given.get(leaf.key)
-        if given is None:
-            return recorded
-        behind = len(leaf.shape) - len(lead)
-        most = len(leaf.shape) if self._is_full(leaf, given) else behind
-        if len(given) != most if ... not in given else len(given) - 1 > most:
-            raise ValueError(
-                f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
-                f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
-                f"found {len(given)}: {given!r}"
-            )
-        # a batch axis has one name in the whole tensordict, which what was given for all axes has decided
-        return (*lead, *given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape, batch=lead)[len(lead) :])
+        if given is not None:
+            behind = len(leaf.shape) - len(lead)
+            most = len(leaf.shape) if self._is_full(leaf, given) else behind
+            if len(given) != most if ... not in given else len(given) - 1 > most:
+                raise ValueError(
+                    f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
+                    f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
+                    f"found {len(given)}: {given!r}"
+                )
+            # a batch axis has one name in the whole tensordict, which what was given for all axes has decided
+            names = (*lead, *given_dims({leaf.name: given}, leaf.key, names, leaf.shape, batch=lead)[len(lead) :])
+        elif leaf.key in self.references and None not in names and len({*self.references[leaf.key].dims}) < len(names):
+            # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
+            return tuple(str(name) for name in names)
+        return self._unrepeated(names, leaf)
 
     def _features_from_template(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
         behind = len(leaf.shape) - len(batch)
-        unknown: tuple[str | None, ...] = (None,) * behind
         reference = self.references.get(leaf.key)
         if reference is None:
-            return unknown
-        pairs = [(str(dim), size) for dim, size in zip(reference.dims, reference.shape, strict=True)]
-        pairs = [(dim, size) for dim, size in pairs if dim not in batch]
-        if len(pairs) == behind:
-            return tuple(dim for dim, _ in pairs)
+            return (None,) * behind
+        pairs = zip(reference.dims, reference.shape, strict=True)
+        found = [(str(dim), size) for dim, size in pairs if dim not in batch]
+        if len(found) == behind:
+            return tuple(dim for dim, _ in found)
         # the batch was reshaped, or has names the template does not know: the last axes, where the sizes say so too
-        last = pairs[len(pairs) - behind :] if behind < len(pairs) else []
-        fits = bool(last) and tuple(size for _, size in last) == leaf.shape[len(batch) :]
-        if leaf.key in self.referred and not fits:
+        last = found[len(found) - behind :] if behind < len(found) else []
+        if last and tuple(size for _, size in last) == leaf.shape[len(batch) :]:
+            return tuple(dim for dim, _ in last)
+        if leaf.key in self.referred:
             raise ValueError(
                 f"dims: {leaf.name!r} has {behind} axes behind the batch (shape {list(leaf.shape)}), and "
-                f"{self.referred[leaf.key]!r} has dims {[dim for dim, _ in pairs]} there; give the names as a tuple"
+                f"{self.referred[leaf.key]!r} has dims {[dim for dim, _ in found]} there; give the names as a tuple"
             )
-        return tuple(dim for dim, _ in last) if fits else unknown
+        return (None,) * behind
 
     def _unrepeated(self, names: Sequence[str | None], leaf: Leaf) -> Dims:
         """Fill in ``dim_<size>``, and tell apart axes of one array that have the same name."""
@@ -248,22 +242,19 @@ class Namer:
             leaf.dims = tuple(free_name(dim, scalars) for dim in leaf.dims)
         for key in keys:
             self.batches[key] = tuple(free_name(dim, scalars) for dim in self.batches[key])
-            _add_sizes(sizes, zip(self.batches[key], self.nodes[key].sizes, strict=True))
+        named = [pair for key in keys for pair in zip(self.batches[key], self.nodes[key].sizes, strict=True)]
         # of several sizes for one name the template's keeps the name, so that its coordinates fit
         known = {(str(dim), size) for v in self.template.values() for dim, size in zip(v.dims, v.shape, strict=True)}
         pairs = [pair for leaf in leaves for pair in zip(leaf.dims, leaf.shape, strict=True)]
-        _add_sizes(sizes, (pair for pair in pairs if pair in known))
+        for dim, size in (*named, *(pair for pair in pairs if pair in known)):
+            sizes.setdefault(dim, size)
         shapes = {leaf.key: leaf.shape for leaf in leaves}
         settled, warnings = settle_sizes({leaf.key: leaf.dims for leaf in leaves}, shapes, sizes)
         self.warnings += warnings
         for leaf in leaves:
             leaf.dims = settled[leaf.key]
-            _add_sizes(sizes, zip(leaf.dims, leaf.shape, strict=True))
+            for dim, size in zip(leaf.dims, leaf.shape, strict=True):
+                sizes.setdefault(dim, size)
         for key in keys:
-            named = zip(self.batches[key], self.nodes[key].sizes, strict=True)
-            self.batches[key] = tuple(dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in named)
-
-
-def _add_sizes(sizes: dict[str, int], named: Iterable[tuple[str, int]]) -> None:
-    for dim, size in named:
-        sizes.setdefault(dim, size)
+            own = zip(self.batches[key], self.nodes[key].sizes, strict=True)
+            self.batches[key] = tuple(dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in own)

@@ -1,6 +1,6 @@
 """What one variable of a Dataset becomes in a store: its values and its records, whatever the format of the store.
 
-Bare tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
+Plain tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
 strings are marked as such, and Python objects become JSON. What is lost by that is put into the record of the array
 (:data:`~..core.metadata.ARRAY_ATTR`), from which the engine restores it.
 """
@@ -26,6 +26,7 @@ from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
+from .dates import why_refused
 from .values import as_declared, decoded_dtype, encoded, is_packing, map_values, packed, read_now
 
 Layout = Literal["tensordict", "xarray"]
@@ -54,7 +55,7 @@ class Stored:
     form
         See :data:`Form`.
     stack
-        Whether bare tensordict is to read it as one Python object for each row of the batch.
+        Whether plain tensordict is to read it as one Python object for each row of the batch.
     record
         What the array's own record has to say.
     payload
@@ -105,7 +106,7 @@ class Place:
         return bool(self.batch_dims) and self.entry_class == "batched"
 
     def stack(self, variable: xr.Variable) -> bool:
-        """Whether bare tensordict is to read it as a NonTensorStack.
+        """Whether plain tensordict is to read it as a NonTensorStack.
 
         It cannot read one of batch size ``[0, 2]``: its stacks forget the sizes behind a zero (measured).
         """
@@ -247,7 +248,7 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
 
 
 def _unbatched(variable: xr.Variable, place: Place) -> Stored:
-    """A part of the entry ``_unbatched``, packed as it was: bare tensordict shows its text, and no numbers."""
+    """A part of the entry ``_unbatched``, packed as it was: plain tensordict shows its text, and no numbers."""
     if place.asked.get("dtype") is not None:
         variable = variable.astype(place.asked["dtype"])
     stored = Stored(variable, "unbatched", record=_torch_record(variable))
@@ -328,10 +329,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
         return _json(held, python_objects(values), place)
     if place.layout == "xarray":
         return Stored(held)
-    raise ValueError(
-        f"variable {place.name!r} holds cftime dates, and layout='tensordict' stores times as int64 nanoseconds of the "
-        f"standard calendar; write with layout='xarray', or convert it with ds.convert_calendar(), or drop it"
-    )
+    raise ValueError(why_refused([place.name]))
 
 
 def _ragged(variable: xr.Variable, place: Place) -> Stored:

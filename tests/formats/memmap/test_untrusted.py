@@ -103,7 +103,7 @@ def test_what_takes_the_place_of_a_file_later_is_not_waited_for(path, make):
     with xr.open_dataset(path, engine="tensordict") as ds:
         (path / "x.memmap").unlink()
         make(path / "x.memmap")
-        with pytest.raises(ValueError, match=r"x\.memmap: meta\.json says .* 12 bytes, and it has 0"):
+        with pytest.raises(ValueError, match=r"x\.memmap: meta\.json states .* 12 bytes, and it has 0"):
             ds["x"].load()
 
 

@@ -289,7 +289,7 @@ class FileBytes(PlainFiles):
 def _check_size(name: str, entry: Noted, expected: int, found: int) -> None:
     if found < expected:
         raise ValueError(
-            f"{name}: meta.json says that it holds {entry.said}, which is {expected} bytes, and it has {max(found, 0)}. It was "
+            f"{name}: meta.json states that it holds {entry.said}, which is {expected} bytes, and it has {max(found, 0)}. It was "
             f"truncated, or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )
