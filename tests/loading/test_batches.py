@@ -154,7 +154,7 @@ def test_more_rows_than_an_order_can_be_made_of_are_refused_at_once(tmp_path, ch
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_more_chunks_than_any_store_has_take_no_memory_for_their_borders(tmp_path, shuffle, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.read_ahead._MOST_CHUNKS", 9)
+    monkeypatch.setattr("xarray_tensordict.loading.kept._MOST_CHUNKS", 9)
     root = zarr.open_group(tmp_path / "s.zarr", mode="w")
     root.create_array("x", data=np.arange(20), chunks=(2,), dimension_names=["time"])
     ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")

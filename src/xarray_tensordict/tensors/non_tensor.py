@@ -78,12 +78,15 @@ def rows_from_numpy(
         )
     if 0 in size and IS_0_14:  # which cannot hold a stack without rows
         return NonTensorData(data="", batch_size=size)
+    stack: NonTensorStack
     with without_collection():
         if 0 in size:  # ``NonTensorStack()`` alone has only one dim
             shape = tuple(max(length, 1) for length in size)
-            return _stack_rows([None] * prod(shape), shape)[tuple(slice(length) for length in size)]
-        rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
-        return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
+            stack = _stack_rows([None] * prod(shape), shape)[tuple(slice(length) for length in size)]
+        else:
+            rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
+            stack = _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
+    return stack
 
 
 def _python_rows(array: Array) -> list[Any]:
