@@ -71,10 +71,10 @@ def test_the_text_shows_batch_evidence_classes_dtypes_and_features(buffer):
     assert lines[0] == "<xarray_tensordict> batch (time: 4, member: 2), 256 B"
     assert lines[1] == f"    why: {buffer.td.infer().reason}"
     assert re.search(r"^Batched:\n    obs +float32 +\[3\] +\(time, member, x\) +in memory$", text, re.MULTILINE)
-    assert re.search(r"^    label +one object for each row +\[\] +\(time, member\)", text, re.MULTILINE)
+    assert re.search(r"^    label +str, one per row +\[\] +\(time, member\)", text, re.MULTILINE)
     assert re.search(r"Partial \(broadcast by name\):\n    year +int64", text)
     assert re.search(r"^    time +int64 \(ns, since 1970\)", text, re.MULTILINE)
-    assert re.search(r"One value for the whole batch:\n    task +one object for all", text)
+    assert re.search(r"One value for the whole batch:\n    task +str", text)
     assert re.search(r"^Unbatched .*:\n    mask +bool +\[3\] +\(x\)", text, re.MULTILINE)
     assert re.search(r"^Left out:\n    'long': torch has no dtype for (longdouble|float128)", text, re.MULTILINE)
 
@@ -110,11 +110,11 @@ def test_a_tree_has_html_too():
     ("words", "write"),
     [
         (
-            "one piece, mapped",
+            "one chunk, uncompressed",
             lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None),
         ),
         (
-            "chunks (2, 2), mapped",
+            "chunks (2, 2), uncompressed",
             lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None),
         ),
         ("chunks (2, 2), zstd", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")),
@@ -138,7 +138,7 @@ def test_the_layout_of_zarr_v2_hdf5_dask_and_memory(tmp_path):
         file.create_dataset("x", data=np.zeros((8, 2)))
         file.create_dataset("y", data=np.zeros((8, 2)), chunks=(2, 2), compression="gzip")
     with xr.open_dataset(tmp_path / "a.h5", engine="tensordict") as ds:
-        assert layout_text(ds["x"].variable) == "one piece, mapped"
+        assert layout_text(ds["x"].variable) == "one chunk, uncompressed"
         assert layout_text(ds["y"].variable) == "chunks (2, 2), zlib"
         assert layout_text(ds.chunk({"batch_0": 3})["y"].variable) == "dask chunks (3, 2)"
         assert layout_text(ds.load()["y"].variable) == "in memory"
