@@ -226,7 +226,7 @@ def write_zarr(
     """Write a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
     from ..formats.registry import describe_source
     from ..formats.zarr.new_arrays import ZarrOptions
-    from ..formats.zarr.remote import raise_translated
+    from ..formats.zarr.open import raise_translated
     from ..formats.zarr.write import resolve_target, write_store
 
     source = _source_of(data)
