@@ -23,8 +23,8 @@ from tensordict import (
 )
 
 from ..core.model import Key
-from .non_tensor import Array, flatten, one_value, rows
-from .values import numpy_from_tensor
+from ..core.values import flatten, rows
+from .values import Array, numpy_from_tensor, one_value
 
 TensorCollection: TypeAlias = Any
 """A TensorDict, PersistentTensorDict, lazy stack or tensorclass: tensordict has no common typed base for them."""

@@ -93,7 +93,7 @@ def test_readers_in_a_loop_see_whole_prefixes_while_rows_are_appended(
 ) -> None:
     if zarr_format == 2 and read is of_bare_tensordict:
         pytest.skip(
-            "zarr v2 keeps shapes and attributes in two documents, which bare tensordict reads one after the other"
+            "zarr v2 keeps shapes and attributes in two documents, which plain tensordict reads one after the other"
         )
     path = tmp_path / "a.zarr"
     rows(0, 2).td.to_zarr(path, zarr_format=zarr_format, chunks={"time": 3})

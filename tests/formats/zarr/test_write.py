@@ -1,4 +1,4 @@
-"""Writing zarr stores: what bare tensordict and bare xarray see, and what this package gives back."""
+"""Writing zarr stores: what plain tensordict and plain xarray see, and what this package gives back."""
 
 import json
 import os

@@ -23,7 +23,7 @@ def member_of(group: Any, name: str | bytes) -> Any:
     Raises
     ------
     UnreadableError
-        Where its link or a part of it leads to what is no regular file, and for a virtual dataset that is made of itself.
+        Where its link or a part of it points to what is no regular file, and for a virtual dataset that is made of itself.
     Exception
         Nearly anything, by h5py, for a link that leads nowhere and a corrupt object.
     """
@@ -51,7 +51,7 @@ def _check_link(group: Any, name: str, followed: list[str]) -> None:
         return
     followed.append(name)
     if len(followed) > _MOST_LINKS:
-        raise UnreadableError(f"it leads through more than {_MOST_LINKS} links")
+        raise UnreadableError(f"it goes through more than {_MOST_LINKS} links")
     target = group.id.links.get_val(link)
     if kind == h5py.h5l.TYPE_SOFT:
         _check_path(group, os.fsdecode(target), followed)
@@ -79,16 +79,21 @@ def _check_parts(dataset: Any, level: int = 0) -> None:
                 _check_parts(source, level + 1)
 
 
-def virtual_parts(dataset: Any) -> dict[str, str | None]:
-    """The files that a virtual dataset is made of, by their names in it; None for those that are not there."""
+def virtual_parts(dataset: Any) -> list[str]:
+    """The files that a virtual dataset is made of; HDF5 gives the fill value for what is in files that are not there."""
     if dataset.chunks is not None or not dataset.is_virtual:
-        return {}
-    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+        return []
     # "." is the file itself; "%" stands for as many files as there are
     names = {
         part.file_name for part in dataset.virtual_sources() if part.file_name != "." and "%" not in part.file_name
     }
-    return {name: _place(name, folders) for name in sorted(names)}
+    places = {name: _place(name, _folders(dataset, "HDF5_VDS_PREFIX")) for name in sorted(names)}
+    missing = [name for name, place in places.items() if place is None]
+    if missing:
+        raise UnreadableError(
+            f"it is made of {len(names)} files, of which these are not there: {missing[:5]}; restore them"
+        )
+    return [place for place in places.values() if place is not None]
 
 
 def _folders(member: Any, variable: str) -> list[str]:
@@ -106,5 +111,5 @@ def _place(name: str, folders: list[str]) -> str | None:
             if os.path.isfile(place):
                 return place
             if os.path.exists(place) and not os.path.isdir(place):
-                raise UnreadableError(f"it leads to {place}, which is no regular file (a FIFO, a socket or a device)")
+                raise UnreadableError(f"it points to {place}, which is no regular file (a FIFO, a socket or a device)")
     return None

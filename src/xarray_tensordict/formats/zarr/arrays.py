@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numcodecs
 import numpy as np
@@ -37,6 +37,7 @@ from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
+from .remote import many_at_once
 
 if TYPE_CHECKING:
     from ..raw.files import Kept
@@ -73,9 +74,6 @@ def loaded(document: Document, where: str = "") -> Document:
 def _parsed(content: Any, what: str) -> dict[str, Any]:
     value = from_json(content, what) if isinstance(content, bytes) else content
     return value if type(value) is dict else checked(value, dict[str, Any], what)  # JSON has no other keys than texts
-
-
-_MOST_BYTES = 2**63
 
 
 class Nodes:
@@ -123,7 +121,7 @@ def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) 
         array = array_of(plain, place)
     repr(array.metadata)  # codecs of numcodecs take any setting, and some fail when they are shown
     itemsize = max(array.dtype.itemsize, 1)
-    if math.prod(kind.shape) * itemsize >= _MOST_BYTES:
+    if math.prod(kind.shape) * itemsize >= 2**63:
         raise ValueError(
             f"{what}: an array of shape {kind.shape} and {itemsize} bytes an element is larger than any can be"
         )
@@ -239,10 +237,13 @@ class ZarrArray(BackendArray):
     ----------
     otherwise
         The array of xarray.
+    is_far
+        Whether its store is far away.
     """
 
-    def __init__(self, array: Any, where: str, guard: Guard | None) -> None:
+    def __init__(self, array: Any, where: str, guard: Guard | None, *, far: bool = False) -> None:
         self.otherwise = array
+        self.is_far = far
         self._where = where
         self._guard = guard
         self.dtype = array.dtype
@@ -269,7 +270,7 @@ class ZarrArray(BackendArray):
         for picked, size in zip(key.tuple, self.shape, strict=True):
             if not isinstance(picked, slice):
                 counted_from_start(np.asarray(picked), size)
-        with named_errors(self._where):
+        with named_errors(self._where), many_at_once(self.is_far):
             try:
                 yield
             finally:
@@ -352,9 +353,7 @@ class EncodedChunks:
     chunk: int
     codec: Any
 
-    @property
-    def is_compressed(self) -> bool:
-        return True
+    is_compressed: ClassVar[bool] = True
 
     def view(self, start: int, stop: int) -> Buffer | None:
         """None: parts of rows are read by zarr, chunk by chunk; here all chunks would be held at once."""

@@ -42,6 +42,7 @@ from ..base import StoreOptions
 from ..other_files import archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
+from .remote import raise_translated
 from .transaction import as_committed
 
 _IMPLICIT_DEPTH = 2
@@ -263,54 +264,6 @@ def _by_group(paths: Iterable[str]) -> dict[str, set[str]]:
 def _why_no_name(name: str) -> str | None:
     """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one."""
     return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
-
-
-# -- what the errors of the clients of stores far away mean ---
-
-_CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "obstore", "s3fs", "gcsfs", "adlfs", "google", "azure"})
-_REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
-_MISSING_PACKAGES = {
-    "s3": "xarray-tensordict[s3]",
-    "s3a": "xarray-tensordict[s3]",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-}
-
-
-def raise_translated(error: Exception, source: Any, description: str) -> None:
-    """Raise an error of a client of a store far away (s3fs, obstore, ...) as one of Python's own; others are let pass."""
-    found = _translated(error, description) if is_remote(source) else None
-    if found is not None:
-        raise found from error
-
-
-def _translated(error: Exception, description: str) -> Exception | None:
-    told = f"{type(error).__name__}: {error}".split("\n")[0]
-    words = told.lower()
-    if isinstance(error, ImportError):
-        scheme = description.partition("://")[0]
-        package = _MISSING_PACKAGES.get(scheme, "the package it names")
-        return ImportError(
-            f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}"
-        )
-    of_a_client = type(error).__module__.partition(".")[0] in _CLIENTS
-    if isinstance(error, PermissionError) or (of_a_client and any(word in words for word in _REFUSALS)):
-        return PermissionError(
-            f"{description}: the store refuses access ({told}). Pass credentials in storage_options, for s3:// as "
-            f"{{'key': ..., 'secret': ...}}, or {{'anon': True}} to read what is public"
-        )
-    if "bucket does not exist" in words or "nosuchbucket" in words:
-        return FileNotFoundError(f"{description}: the bucket is not there ({told}); create it, or check its name")
-    if of_a_client or isinstance(error, (ConnectionError, TimeoutError)):
-        return ConnectionError(
-            f"{description}: the store does not answer as it should ({told}); check address and network"
-        )
-    return None
-
-
-# -- the members of groups ---
 
 
 def state_of(store: Any) -> Any:
