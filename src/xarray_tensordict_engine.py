@@ -76,7 +76,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     ('time', 'dim_3')
     """
 
-    description = "Open zarr stores and HDF5 files of tensordict, and foreign ones with their batch inferred"
+    description = "Open zarr stores and HDF5 files of tensordict, and those of other tools with an inferred batch"
     supports_groups = True
     # xarray asks for the signature of open_dataset alone: open_datatree shares it
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (

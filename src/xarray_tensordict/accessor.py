@@ -123,9 +123,9 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         >>> ds.td.concat("time")["episode"].values.tolist()
         [0, 0, 0, 1, 1]
         """
-        from .dataset.episode_tables import label_table, table_of_dataset
+        from .dataset.episode_tables import label_dataset
 
-        return label_table(table_of_dataset(self._ds, dim, index, by), dim, index, step)
+        return label_dataset(self._ds, dim, index, step, by)
 
     @property
     def batched(self) -> xr.Dataset:
@@ -198,20 +198,11 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         UserWarning
             Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
         """
+        options = dict(locals())
         from .tensors.reading import to_tensordict
 
-        return to_tensordict(
-            self._ds,
-            batch_dims,
-            device=device,
-            coords=coords,
-            unbatched=unbatched,
-            exclude=exclude,
-            copy=copy,
-            out=out,
-            cls=cls,
-            inference=self.infer() if batch_dims is None else None,
-        )
+        known = self.infer() if batch_dims is None else None
+        return to_tensordict(options.pop("self")._ds, **options, inference=known)
 
     def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> Any:
         """A lazy ``PersistentTensorDict`` over this Dataset; nothing is written and nothing is read yet."""
@@ -284,20 +275,11 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         >>> tensordict.load(path)["t2m"].shape
         torch.Size([4, 3])
         """
+        options = dict(locals())
         from .formats.memmap.write import to_memmap
 
-        return to_memmap(
-            self._ds,
-            path,
-            batch_dims,
-            coords=coords,
-            unbatched=unbatched,
-            exclude=exclude,
-            mode=mode,
-            compute=compute,
-            progress=progress,
-            inference=self.infer() if batch_dims is None else None,
-        )
+        known = self.infer() if batch_dims is None else None
+        return to_memmap(options.pop("self")._ds, **options, inference=known)
 
     def __repr__(self) -> str:
         from .show.summary import summarize
@@ -306,8 +288,8 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.html import summary_html
         from .show.summary import summarize
+        from .show.text import summary_html
 
         return summary_html(summarize(self._ds, self.infer()))
 

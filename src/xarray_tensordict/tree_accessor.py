@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import xarray as xr
@@ -55,7 +54,6 @@ class DataTreeAccessor:
         step: str = "step",
         by: str | None = None,
         unbatched: Literal["drop", "expand"] = "drop",
-        fill_value: Mapping[str, Any] | None = None,
     ) -> xr.Dataset:
         """Concatenate episodes of different lengths into one lazy Dataset.
 
@@ -76,8 +74,6 @@ class DataTreeAccessor:
             A single value of an episode is repeated for each of its rows. "drop" leaves arrays without the batch dim out,
             with a warning that names them; "expand" repeats them too, without copying. Coordinates of features that are
             equal in all episodes stay as they are.
-        fill_value
-            By the name of a variable, what stands in the rows of episodes that lack it.
 
         Returns
         -------
@@ -98,9 +94,10 @@ class DataTreeAccessor:
         >>> ds.sizes["time"], ds["episode"].attrs["names"]
         (14, ['demo_2', 'demo_12'])
         """
+        options = dict(locals())
         from .dataset.episodes import concat
 
-        return concat(self._dt, dim, index=index, step=step, by=by, unbatched=unbatched, fill_value=fill_value)
+        return concat(options.pop("self")._dt, **options)
 
     def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
         """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
@@ -137,7 +134,7 @@ class DataTreeAccessor:
         return tree_text(summarize_tree(self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.html import tree_html
         from .show.summary import summarize_tree
+        from .show.text import tree_html
 
         return tree_html(summarize_tree(self.infer()))

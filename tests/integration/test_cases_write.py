@@ -54,29 +54,20 @@ def test_a_zip_store_is_not_changed_in_place(store, doors, open_both):
 
 @pytest.mark.later
 @of_case(49)
-@pytest.mark.parametrize("run", range(5))
-def test_a_parallel_write_is_whole_or_refused(doors, tmp_path, run):
-    target = tmp_path / f"{run}.zarr"
+@pytest.mark.parametrize(
+    ("rows", "dask_chunk", "asked"),
+    [*[(slice(0, 12), 3, {"t": 4})] * 5, (slice(1, 9), 4, None)],
+    ids=[*"01234", "inherited chunks of a selection"],
+)
+def test_a_parallel_write_is_whole_or_refused(doors, tmp_path, rows, dask_chunk, asked):
+    target = tmp_path / "a.zarr"
     with dask.config.set(scheduler="threads", num_workers=4):
         try:
-            doors.ds.chunk(t=3).td.to_zarr(target, chunks={"t": 4})
+            doors.ds.isel(t=rows).chunk(t=dask_chunk).td.to_zarr(target, chunks=asked)
         except ValueError:
             assert not (target / "x").exists()
             return
-    np.testing.assert_array_equal(zarr.open_array(f"{target}/x", mode="r")[...], np.arange(24).reshape(12, 2))
-
-
-@pytest.mark.later
-@of_case(49)
-def test_inherited_chunks_of_a_selection_are_whole_or_refused(doors, tmp_path, open_both):
-    target = tmp_path / "part.zarr"
-    with dask.config.set(scheduler="threads", num_workers=4):
-        try:
-            doors.ds.isel(t=slice(1, 9)).chunk(t=4).td.to_zarr(target)
-        except ValueError:
-            assert not (target / "x").exists()
-            return
-    assert_entry(open_both(target).td, "x", np.arange(24).reshape(12, 2)[1:9])
+    np.testing.assert_array_equal(zarr.open_array(f"{target}/x", mode="r")[...], np.arange(24).reshape(12, 2)[rows])
 
 
 @pytest.mark.later
@@ -99,31 +90,18 @@ def test_a_region_that_cuts_chunks_is_refused_or_locked(store, doors, open_both)
 
 
 @of_case(51)
-def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both):
-    ds = xr.open_dataset(store, engine="tensordict", chunks={})
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both, changed):
     expected = np.arange(6.0)
-    try:
-        changed = ds + 1
-        changed.td.to_zarr(store, mode="w") if is_zarr(store) else changed.td.to_h5(store, mode="w")
-    except (ValueError, OSError, RuntimeError) as error:
-        assert re.search(re.escape(store.name), str(error)), "the message names the store"
-    else:
-        expected = expected + 1
-    finally:
-        ds.close()
+    with xr.open_dataset(store, engine="tensordict", chunks={} if changed else None) as ds:
+        made = ds + 1 if changed else ds
+        try:
+            made.td.to_zarr(store, mode="w") if is_zarr(store) else made.td.to_h5(store, mode="w")
+        except (ValueError, OSError, RuntimeError) as error:
+            assert re.search(re.escape(store.name), str(error)), "the message names the store"
+        else:
+            expected = expected + changed
     assert_entry(open_both(store).td, "x", expected)
-
-
-@of_case(51)
-def test_an_unchanged_lazy_store_is_never_lost_either(store, open_both):
-    ds = xr.open_dataset(store, engine="tensordict")
-    try:
-        ds.td.to_zarr(store, mode="w") if is_zarr(store) else ds.td.to_h5(store, mode="w")
-    except (ValueError, OSError, RuntimeError) as error:
-        assert re.search(re.escape(store.name), str(error)), "the message names the store"
-    finally:
-        ds.close()
-    assert_entry(open_both(store).td, "x", np.arange(6.0))
 
 
 # --- case 53: workers ----------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_more_rows_than_an_order_can_be_made_of_are_refused_at_once(tmp_path, ch
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_more_chunks_than_any_store_has_take_no_memory_for_their_borders(tmp_path, shuffle, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.read_ahead._MOST_CHUNKS", 9)
+    monkeypatch.setattr("xarray_tensordict.loading.kept._MOST_CHUNKS", 9)
     root = zarr.open_group(tmp_path / "s.zarr", mode="w")
     root.create_array("x", data=np.arange(20), chunks=(2,), dimension_names=["time"])
     ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")
@@ -550,7 +550,7 @@ def test_an_interrupted_wait_ends_the_threads(one_by_one, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iterator, "_take", interrupted)
+    monkeypatch.setattr(iterator._source, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert our_threads() == []
@@ -609,8 +609,8 @@ def test_batches_can_be_pickled_with_their_epoch(tmp_path):
         ({"window": {"time": 2, "f": 1}}, ValueError, "window: expected one batch dim"),
         ({"window": 3}, ValueError, "window: expected one batch dim"),
         ({"window": {"time": 2}, "stride": 0}, ValueError, "stride"),
-        ({"stride": 2}, ValueError, "give their length"),
-        ({"within": "episode"}, ValueError, "give their length"),
+        ({"stride": 2}, ValueError, "pass their length"),
+        ({"within": "episode"}, ValueError, "pass their length"),
         ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
         ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
         ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),

@@ -31,14 +31,17 @@ specified: set[str] = set()
 """The cases that some test names with `of_case`."""
 
 
-def of_case(number: int, *, twin: bool = True) -> pytest.MarkDecorator:
-    """Run a test on case `number` and, with `twin`, on its twins in other formats; ``store`` is the path."""
+def stores_of(number: int, *beside: Any, twin: bool = True, marks: Any = ()) -> list[Any]:
+    """Parameters for case `number` and, with `twin`, its twins in other formats: what writes each, and `beside`."""
     (name,) = (name for name in CASE_NAMES if name.startswith(f"case_{number:02}_"))
     specified.add(name)
-    params = [pytest.param(getattr(cases, name), id=f"{name[:7]}-original")]
-    if twin:
-        params += [pytest.param(make, id=f"{name[:7]}-{form}") for form, make in twins.twins_of(name).items()]
-    return pytest.mark.parametrize("store", params, indirect=True)
+    makes = {"original": getattr(cases, name), **(twins.twins_of(name) if twin else {})}
+    return [pytest.param(make, *beside, id=f"{name[:7]}-{form}", marks=marks) for form, make in makes.items()]
+
+
+def of_case(number: int, *, twin: bool = True) -> pytest.MarkDecorator:
+    """Run a test on case `number` and, with `twin`, on its twins in other formats; ``store`` is the path."""
+    return pytest.mark.parametrize("store", stores_of(number, twin=twin), indirect=True)
 
 
 def build(make: Callable[[Path], Path], folder: Path) -> Path:
@@ -110,6 +113,9 @@ def values(entry: Any) -> np.ndarray[Any, Any]:
 def assert_entry(td: Any, key: Any, expected: Any, dtype: torch.dtype | None = None) -> None:
     """Assert that the entry `key` is a tensor with exactly the values `expected` (and the dtype `dtype`)."""
     entry = td[key]
+    if dtype is torch.bfloat16:  # which numpy lacks
+        assert entry.dtype == dtype
+        entry, dtype = entry.float(), None
     assert isinstance(entry, torch.Tensor) or hasattr(entry, "data"), f"{key!r} is {type(entry)}"
     np.testing.assert_array_equal(values(entry), np.asarray(expected), err_msg=repr(key))
     if dtype is not None:

@@ -22,9 +22,6 @@ _ENDS = ("episode_ends", "meta/episode_ends", "data/episode_ends", "../meta/epis
 _TRAJECTORIES = "collector/traj_ids"
 """What torchrl's collectors and samplers read themselves: it stays an entry."""
 
-_NUMBERS = ("episode", "episode_index", _TRAJECTORIES)
-"""Columns that number the episodes: this package and Minari, LeRobot, torchrl's collectors."""
-
 _PAIRS = (
     ("terminals", "timeouts"),
     ("terminated", "truncated"),
@@ -33,34 +30,29 @@ _PAIRS = (
 )
 """Columns of flags of which one alone misses ends of episodes: D4RL, gymnasium, Minari, RLDS."""
 
-_FLAGS = (*_PAIRS, ("is_last",), ("terminals",), ("next/done",), ("dones",))
-"""Columns that are true in the last row of an episode: these pairs, and those of torchrl and robomimic."""
-
-_FIRSTS = ("is_first", "is_init")
-"""Columns that are true in the first row of an episode: RLDS, torchrl."""
+_COLUMNS: dict[tuple[str, ...], str] = {
+    ("episode",): "numbers",
+    ("episode_index",): "numbers",
+    (_TRAJECTORIES,): "numbers",
+    **dict.fromkeys(_PAIRS, "flags"),
+    ("is_last",): "flags",
+    ("terminals",): "flags",
+    ("next/done",): "flags",
+    ("dones",): "flags",
+    ("is_first",): "firsts",
+    ("is_init",): "firsts",
+}
+"""What columns of these names say of each row, in the order in which they are looked for: the number of its episode (this
+package, Minari and LeRobot, torchrl), whether it is the last of one (torchrl, robomimic), or the first (RLDS, torchrl)."""
 
 
 @dataclass(frozen=True)
-class Table:
+class _Table:
     """The rows, and the values that say where episodes end.
 
-    Attributes
-    ----------
-    rows
-        The table.
-    where
-        How messages call it.
-    kind
-        What `values` are: "ends", the row behind each episode; "numbers", one for each row; "flags" of last rows; or "firsts",
-        flags of first rows.
-    name
-        How messages call the values.
-    values
-        One-dimensional.
-    along
-        The batch dim that the rows run along.
-    run
-        With each so many rows an episode ends in any case: those of one env, where a table of ``[time, env]`` was joined.
+    ``kind`` is what `values` are: "ends", the row behind each episode; "numbers", "flags" or "firsts", one for each row along
+    the dim `along`. With each `run` rows an episode ends in any case: those of one env, where a table of ``[time, env]`` was
+    joined.
     """
 
     rows: xr.Dataset
@@ -77,39 +69,46 @@ def holds_table(dt: xr.DataTree) -> bool:
     return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
 
 
-def table_of(dt: xr.DataTree, dim: str, index: str, by: str | None, groups: Sequence[str] = (), why: str = "") -> Table:
-    """The table in a node or in its group ``data``.
+def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.Variable | None:
+    for path in paths:
+        try:
+            found = dt[path]
+        except KeyError:
+            continue
+        if isinstance(found, xr.DataArray):
+            return found.variable
+    return None
+
+
+def label_node(dt: xr.DataTree, dim: str, index: str, step: str, by: str | None, hint: str) -> xr.Dataset:
+    """The rows of the table in a node, or in its group ``data``, with the coordinates `index` and `step`.
 
     Parameters
     ----------
-    dim, index
-        The names that the rows, and the numbers of the episodes, get.
+    dim
+        The name that the rows get.
     by
         The variable that says where episodes end; None to look for it.
-    groups
-        Groups in the node that hold episodes themselves, for the message.
-    why
-        Why the groups in the node are no episodes, for the message.
+    hint
+        What the message says besides where there are no episodes.
 
     Raises
     ------
     ValueError
-        Where nothing says so.
+        Where nothing says where episodes end, or what does so does not fit the table.
     """
     _check_by(by)
     ends = _find(dt, (by, f"../{by}") if by is not None else _ENDS)
     node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
-    rows = flatten(node)
-    hint = "".join(f" There are some in {name!r}: dt[{name!r}].td.concat(...)." for name in groups[:1])
-    return _table(rows, None if ends is None else ends.variable, f"group {dt.path!r}", (dim, index), by, hint or why)
+    return _label(_table(flatten(node), ends, f"group {dt.path!r}", (dim, index), by, hint), dim, index, step)
 
 
-def table_of_dataset(ds: xr.Dataset, dim: str, index: str, by: str | None) -> Table:
-    """A Dataset as a table."""
+def label_dataset(ds: xr.Dataset, dim: str, index: str, step: str, by: str | None) -> xr.Dataset:
+    """The rows of a Dataset with the coordinates `index` and `step`; see :func:`label_node`."""
     _check_by(by)
     name = by or next((name for name in _ENDS if name in ds.variables), None)
     hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
-    return _table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint)
+    return _label(_table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint), dim, index, step)
 
 
 def _check_by(by: Any) -> None:
@@ -120,7 +119,7 @@ def _check_by(by: Any) -> None:
 
 def _table(
     rows: xr.Dataset, ends: xr.Variable | None, where: str, asked: tuple[str, str], by: str | None, hint: str
-) -> Table:
+) -> _Table:
     dim, index = asked
     inference = infer_dataset(rows)
     batch = [str(each) for each in inference.batch_dims]
@@ -148,51 +147,40 @@ def _table(
     columns = [rows.variables[name] for name in names if name in rows.variables]
     if not columns and ends is not None:
         columns = [ends]  # in the group above
-    values = [_flat(column) for column in columns]
+    values = [np.asarray(column.values).ravel() for column in columns]
     if kind in {"flags", "firsts"}:
         checked = [_checked_flags(found, name, where) for found, name in zip(values, names, strict=True)]
         values = [np.logical_or.reduce(checked)]
-    elif kind == "ends":
-        rows = rows.drop_vars([name for name in (names if by else _ENDS) if name in rows.variables])
-    elif names[0] != _TRAJECTORIES:
-        rows = rows.drop_vars(names)
-    return Table(rows, where, kind, " | ".join(names), values[0], along, run)
+    elif names != (_TRAJECTORIES,):
+        told = _ENDS if kind == "ends" and not by else names
+        rows = rows.drop_vars([name for name in told if name in rows.variables])
+    return _Table(rows, where, kind, " | ".join(names), values[0], along, run)
 
 
 def _said_by(by: str | None, ends: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """What the variable holds that was named, or found; of a pair of flags both are read where both are there."""
     if by is None:
         return "ends", ("episode_ends",)
-    kind = _kind_of(by, ends, rows, batch)
-    pair = next((pair for pair in _PAIRS if by in pair), ()) if kind == "flags" else ()
-    return kind, pair if pair and all(_is_column(rows, name, batch, "biuf") for name in pair) else (by,)
-
-
-def _kind_of(by: str, variable: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> str:
-    """What the values of a variable that the caller named are."""
-    if by.rpartition("/")[2] in _FIRSTS:
-        return "firsts"
-    if variable.dtype.kind == "b" or by in {name for names in _FLAGS for name in names}:
-        return "flags"
-    is_column = bool(_row_dims(variable, batch)) or variable.size in [rows.sizes[each] for each in batch[:1]]
-    return "numbers" if by in rows.variables and is_column and by.rpartition("/")[2] != "episode_ends" else "ends"
+    local = by.rpartition("/")[2]
+    flags = {name for names, kind in _COLUMNS.items() if kind == "flags" for name in names}
+    is_column = bool(_row_dims(ends, batch)) or ends.size in [rows.sizes[each] for each in batch[:1]]
+    if _COLUMNS.get((local,)) == "firsts":
+        return "firsts", (by,)
+    if ends.dtype.kind == "b" or by in flags:
+        pair = next((pair for pair in _PAIRS if by in pair), ())
+        return "flags", pair if pair and all(_is_column(rows, name, batch, "biuf") for name in pair) else (by,)
+    return "numbers" if by in rows.variables and is_column and local != "episode_ends" else "ends", (by,)
 
 
 def _columns(rows: xr.Dataset, index: str, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The columns that say where episodes end, and what they hold."""
-    for name in (index, *_NUMBERS):
-        if _is_column(rows, name, batch):
-            return "numbers", (name,)
-    for names in _FLAGS:
-        if all(_is_column(rows, name, batch, "biuf") for name in names):
-            return "flags", names
-    for name in _FIRSTS:
-        if _is_column(rows, name, batch, "biuf"):
-            return "firsts", (name,)
+    for names, kind in ({(index,): "numbers"} | _COLUMNS).items():
+        if all(_is_column(rows, name, batch, "biu" if kind == "numbers" else "biuf") for name in names):
+            return kind, names
     return "none", ()
 
 
-def _is_column(ds: xr.Dataset, name: str, batch: Sequence[str], kinds: str = "biu") -> bool:
+def _is_column(ds: xr.Dataset, name: str, batch: Sequence[str], kinds: str) -> bool:
     """Whether a variable holds one number or flag for each row."""
     variable = ds.variables.get(name)
     if variable is None or variable.dtype.kind not in kinds or not variable.ndim:
@@ -244,39 +232,15 @@ def _joined(
     return set_record_if_needed(stacked, _with_rows(groups, dims, dim)), rows.sizes[steps]
 
 
-def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.DataArray | None:
-    for path in paths:
-        try:
-            found = dt[path]
-        except KeyError:
-            continue
-        if isinstance(found, xr.DataArray):
-            return found
-    return None
+def _with_rows(groups: Mapping[Key, GroupBatch], dims: Sequence[str], dim: str) -> dict[Key, tuple[str | None, ...]]:
+    """The batch dims of each group, where `dim`, in front, takes the place of others."""
+    return {
+        key: (dim, *(each for each in batch.dims if each not in dims)) if {*dims} & {*batch.dims} else batch.dims
+        for key, batch in groups.items()
+    }
 
 
-def _checked_flags(values: np.ndarray[Any, Any], name: str, where: str) -> np.ndarray[Any, Any]:
-    flags = values.astype(bool)
-    if values.dtype.kind not in "biuf" or not np.array_equal(flags, values):
-        raise ValueError(
-            f"{where}: {name!r} of dtype {values.dtype} {values[:5].tolist()}... has values that are no flags; expected one of 0 "
-            f"or 1 for each row"
-        )
-    return flags
-
-
-def _flat(variable: xr.Variable) -> np.ndarray[Any, Any]:
-    return np.asarray(variable.values).ravel()
-
-
-def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
-    """The rows of a table with the coordinates `index` and `step`.
-
-    Raises
-    ------
-    ValueError
-        Where what says where episodes end does not fit the table.
-    """
+def _label(table: _Table, dim: str, index: str, step: str) -> xr.Dataset:
     along, size = table.along, table.rows.sizes[table.along]
     ends = _checked_ends(table, size) if table.kind == "ends" else _ends_of_rows(table, size)
     lengths = np.diff(ends, prepend=0)
@@ -297,15 +261,17 @@ def label_table(table: Table, dim: str, index: str, step: str) -> xr.Dataset:
     return set_record_if_needed(rows.assign_coords(coords), _with_rows(groups, [along], dim))
 
 
-def _with_rows(groups: Mapping[Key, GroupBatch], dims: Sequence[str], dim: str) -> dict[Key, tuple[str | None, ...]]:
-    """The batch dims of each group, where `dim`, in front, takes the place of others."""
-    return {
-        key: (dim, *(each for each in batch.dims if each not in dims)) if {*dims} & {*batch.dims} else batch.dims
-        for key, batch in groups.items()
-    }
+def _checked_flags(values: np.ndarray[Any, Any], name: str, where: str) -> np.ndarray[Any, Any]:
+    flags = values.astype(bool)
+    if values.dtype.kind not in "biuf" or not np.array_equal(flags, values):
+        raise ValueError(
+            f"{where}: {name!r} of dtype {values.dtype} {values[:5].tolist()}... has values that are no flags; expected one of 0 "
+            f"or 1 for each row"
+        )
+    return flags
 
 
-def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
+def _checked_ends(table: _Table, size: int) -> np.ndarray[Any, Any]:
     given = table.values
     with np.errstate(invalid="ignore"):
         ends = given.astype("int64") if given.dtype.kind in "iuf" else np.empty(0, "int64")
@@ -322,7 +288,7 @@ def _checked_ends(table: Table, size: int) -> np.ndarray[Any, Any]:
     return ends
 
 
-def _ends_of_rows(table: Table, size: int) -> np.ndarray[Any, Any]:
+def _ends_of_rows(table: _Table, size: int) -> np.ndarray[Any, Any]:
     """The row behind each run of equal numbers or each flag, or of each first row; rows behind the last are an episode cut short."""
     values = table.values
     if values.size != size:
@@ -334,7 +300,7 @@ def _ends_of_rows(table: Table, size: int) -> np.ndarray[Any, Any]:
     return np.union1d(np.flatnonzero(is_last) + 1, runs).astype("int64")
 
 
-def _checked_numbers(table: Table, ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _checked_numbers(table: _Table, ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The number of each episode; where the envs of a joined table count for themselves, they are counted through."""
     labels = table.values[ends - 1] if len(ends) else table.values[:0]
     if len(np.unique(labels)) == len(labels):

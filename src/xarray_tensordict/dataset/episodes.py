@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,13 +14,15 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of, dataset_of, remade
 from ..core.inference import infer_batch
+from ..core.messages import check_choice
 from ..core.model import Inference
 from ..core.naming import feature_name
+from ..core.values import jsonable
 from ..core.voting import is_made_up, is_marked, is_time_name
 from ..warnings import LeftOutWarning, warn
 from .describe import describe_dataset, dropped, key_of, odd_rows
-from .episode_tables import holds_table, label_table, table_of
-from .joined_rows import RepeatedRow, is_joinable, join, row_chunks
+from .episode_tables import holds_table, label_node
+from .joined_rows import RepeatedRow, is_joinable, join
 from .records import set_record_if_needed
 from .trees import flat_view
 
@@ -53,30 +56,23 @@ def concat(
     step: str = "step",
     by: str | None = None,
     unbatched: Unbatched = "drop",
-    fill_value: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
     """Concatenate the episodes below a node; see ``DataTree.td.concat``."""
-    if unbatched not in {"drop", "expand"}:
-        raise ValueError(f"unbatched: expected 'drop' or 'expand', got {unbatched!r}")
+    check_choice("unbatched", unbatched, ("drop", "expand"))
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
     if not episodes:
-        below = [name for name, child in dt.children.items() if _episode_groups(child, quietly=True)]
-        return label_table(table_of(dt, dim, index, by, below, _why_none(dt)), dim, index, step)
+        below = next((name for name, child in dt.children.items() if _episode_groups(child, quietly=True)), None)
+        hint = _why_none(dt) if below is None else f" There are some in {below!r}: dt[{below!r}].td.concat(...)."
+        return label_node(dt, dim, index, step, by, hint)
     groups = {name: flat for name, (flat, _) in episodes.items()}
     left_out: set[str] = set()
-    single: set[str] = set()
     parts = {}
     for name, (flat, inference) in episodes.items():
-        part = _one_episode(dt.children[name].path, flat, inference, dim, (index, step))
-        parts[name] = _with_single_values(part, dim, unbatched, left_out)
-        single |= part.single.keys() - part.coords
-    if unbatched == "expand":
-        _check_expanded(single, parts, dim, groups)
-    parts = _filled(parts, dim, fill_value or {})
+        moved = _along(dt.children[name].path, flat, inference, dim, (index, step))
+        parts[name] = _with_single_values(moved, dim, unbatched, left_out)
     _check_alike(parts, dim, groups)
     parts = _with_shared_coords(parts, dim, left_out)
-    for sentence in _without(left_out, parts, dim, groups):
-        warn(sentence, LeftOutWarning)
+    _warn_without(left_out, parts, dim, groups)
     batches = [[str(each) for each in inference.batch_dims] for _, inference in episodes.values()]
     also = [each for each in batches[0] if all(each in batch for batch in batches)]
     return _joined(parts, dim, index, step, also)
@@ -146,67 +142,36 @@ def _row_counts(flat: xr.Dataset) -> str:
     return odd_rows({str(key): v.shape[0] for key, v in flat.data_vars.items() if v.ndim and v.dtype.kind in "biufc"})
 
 
-def _without(
+def _warn_without(
     left_out: set[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
-) -> list[str]:
-    """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
-    first = next(iter(parts))
-    longer = {name: (part.sizes[dim] + 1,) for name, part in parts.items()}
-    other_rows = _of_several_shapes(left_out, groups) | {
-        entry
-        for entry in left_out
-        if all(entry in ds.variables and ds[entry].shape[:1] == longer[name] for name, ds in groups.items())
-    }
-    found = []
-    if same := sorted(left_out - other_rows):
-        found.append(
-            f"episodes were concatenated without {same}, which have no batch dim: there is one array of them for each episode and "
-            f"not for each row. unbatched='expand' repeats them for each row; they are in the groups, for example dt[{first!r}]"
-        )
-    if other_rows:
-        found.append(
-            f"episodes were concatenated without {sorted(other_rows)}, which have another number of rows than the others"
-            f"{_rows_text(other_rows, parts, dim, groups)}; {dropped(other_rows)} when opening leaves them out without this "
-            f"warning. They are in the groups, for example dt[{first!r}]"
-        )
-    return found
-
-
-def _of_several_shapes(entries: Iterable[str], groups: Mapping[str, xr.Dataset]) -> set[str]:
-    shapes = {entry: {ds[entry].shape for ds in groups.values() if entry in ds.variables} for entry in entries}
-    return {entry for entry, found in shapes.items() if len(found) > 1}
-
-
-def _rows_text(
-    entries: Collection[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
-) -> str:
-    name = next(iter(parts))
-    shapes = {entry: groups[name][entry].shape[:1] for entry in sorted(entries) if entry in groups[name].variables}
-    shapes |= {str(key): (parts[name].sizes[dim],) for key, v in parts[name].data_vars.items() if key not in entries}
-    counts = [f"{entry}: {shape[0]}" for entry, shape in shapes.items() if shape]
-    return f" (in {name!r} {', '.join(counts[: len(entries) + 1])})"
-
-
-def _check_expanded(
-    entries: Iterable[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
 ) -> None:
-    if wrong := _of_several_shapes(entries, groups):
-        raise ValueError(
-            f"unbatched='expand': {sorted(wrong)} have another shape in another episode, so no array of rows can hold them"
-            f"{_rows_text(wrong, parts, dim, groups)}; {dropped(wrong)} when opening leaves them out"
+    """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
+    first, part = next(iter(parts.items()))
+    rows = {name: part.sizes[dim] for name, part in parts.items()}
+    other: dict[str, int] = {}
+    for entry in sorted(left_out):
+        found = {name: ds[entry].shape[0] for name, ds in groups.items() if entry in ds.variables}
+        if len({*found.values()}) > 1 or all(count == rows[name] + 1 for name, count in found.items()):
+            other[entry] = found.get(first, 0)
+    if same := sorted(left_out - other.keys()):
+        warn(
+            f"episodes were concatenated without {same}, which have no batch dim: there is one array of them for each episode and "
+            f"not for each row. unbatched='expand' repeats them for each row; they are in the groups, for example dt[{first!r}]",
+            LeftOutWarning,
+        )
+    if other:
+        like = next((str(name) for name in part.data_vars), "the others")
+        counts = ", ".join(f"{entry}: {count}" for entry, count in {**other, like: rows[first]}.items())
+        warn(
+            f"episodes were concatenated without {[*other]}, which have another number of rows than the others (in {first!r} "
+            f"{counts}); {dropped(other)} when opening leaves them out without this warning. They are in the groups, for "
+            f"example dt[{first!r}]",
+            LeftOutWarning,
         )
 
 
-@dataclass(frozen=True)
-class _Episode:
-    """One episode under the common name of its batch dim, and its variables without that dim."""
-
-    rows: xr.Dataset
-    single: dict[str, xr.Variable]
-    coords: frozenset[str]
-
-
-def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> _Episode:
+def _along(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> xr.Dataset:
+    """One episode under the common name of its batch dim, which leads, without the index of its rows."""
     dims = [str(each) for each in inference.batch_dims]
     # of (env, time), the rows of an episode are its steps
     batch = dim if dim in dims else next((each for each in dims if is_time_name(each)), dims[0])
@@ -222,14 +187,9 @@ def _one_episode(path: str, ds: xr.Dataset, inference: Inference, dim: str, take
     if batch != dim:
         ds = ds.rename({batch: dim})
     ds = ds.reset_index([name for name in ds.xindexes if dim in ds[name].dims], drop=False)
-    rows: dict[str, xr.Variable] = {}
-    single: dict[str, xr.Variable] = {}
-    for label, variable in ds.variables.items():
-        (rows if dim in variable.dims else single)[str(label)] = variable
-    moved = {key: _with_common_dims(variable, dim) for key, variable in rows.items()}
-    coords = frozenset(str(name) for name in ds.coords)
+    moved = {name: _with_common_dims(v, dim) if dim in v.dims else v for name, v in ds.variables.items()}
     # the index of a row is made when all rows are there
-    return _Episode(dataset_of(moved, coords, ds.attrs), single, coords)
+    return dataset_of(moved, ds.coords, ds.attrs, ds.xindexes)
 
 
 def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
@@ -238,25 +198,22 @@ def _with_common_dims(variable: xr.Variable, dim: str) -> xr.Variable:
     names: list[str] = [dim]
     for name, size in zip(first.dims[1:], first.shape[1:], strict=True):
         names.append(feature_name(size, {*names, *map(str, first.dims)}) if is_marked(str(name)) else str(name))
-    moved = remade(first, dims=tuple(names))
-    moved.encoding = variable.encoding
-    return moved
+    return remade(first, dims=tuple(names))
 
 
-def _with_single_values(episode: _Episode, dim: str, unbatched: Unbatched, left_out: set[str]) -> xr.Dataset:
+def _with_single_values(episode: xr.Dataset, dim: str, unbatched: Unbatched, left_out: set[str]) -> xr.Dataset:
     """One value for an episode becomes one for each of its rows; coordinates of features stay as they are."""
-    rows = episode.rows
-    kept: dict[str, xr.Variable] = {}
-    for name, variable in episode.single.items():
-        is_coord_of_features = name in episode.coords and set(variable.dims) <= set(rows.dims)
-        if variable.ndim and is_coord_of_features:
+    dims = {each for variable in episode.variables.values() if dim in variable.dims for each in variable.dims}
+    kept: dict[Any, xr.Variable] = {}
+    for name, variable in episode.variables.items():
+        if dim in variable.dims or (variable.ndim and name in episode.coords and dims.issuperset(variable.dims)):
             kept[name] = variable
         elif not variable.ndim or unbatched == "expand":
-            kept[name] = _repeated(variable, dim, rows.sizes[dim])
+            kept[name] = _repeated(variable, dim, episode.sizes[dim])
         else:
-            left_out.add(name)
-    coords = {name: variable for name, variable in kept.items() if name in episode.coords}
-    return rows.assign({name: v for name, v in kept.items() if name not in coords}).assign_coords(coords)
+            left_out.add(str(name))
+    indexes = {name: index for name, index in episode.xindexes.items() if kept.get(name) is episode.variables[name]}
+    return dataset_of(kept, [name for name in kept if name in episode.coords], episode.attrs, indexes)
 
 
 def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
@@ -269,61 +226,13 @@ def _repeated(variable: xr.Variable, dim: str, size: int) -> xr.Variable:
     held = held if held.chunks is not None else held.chunk()
     if held.dtype.hasobject:
         # dask reads one object as a fixed-length string, and joining cuts longer ones to the first one's length (measured)
-        held = xr.Variable(held.dims, held.data.map_blocks(_as_objects, dtype=object), held.attrs, held.encoding)
+        data: Any = held.data.map_blocks(partial(np.asarray, dtype=object), dtype=object)
+        held = xr.Variable(held.dims, data, held.attrs, held.encoding)
     wide: xr.Variable = held.set_dims({dim: size, **dict(zip(held.dims, held.shape, strict=True))})
     return wide
 
 
-def _as_objects(values: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(values, dtype=object)
-
-
 # -- joining -----------------------------------------------------------------------------------------------------------
-
-
-def _filled(parts: Mapping[str, xr.Dataset], dim: str, fill_value: Mapping[str, Any]) -> dict[str, xr.Dataset]:
-    """Entries that an episode lacks, filled with what the caller says."""
-    filled = dict(parts)
-    for entry, value in fill_value.items():
-        sample = next((part for part in parts.values() if entry in part.variables), None)
-        if sample is None:
-            known = sorted({str(name) for part in parts.values() for name in part.variables})
-            raise ValueError(f"fill_value: no episode has a variable {entry!r}; there are {known}")
-        like = sample.variables[entry]
-        held = _as_held(value, like.dtype)
-        if held is None:
-            raise ValueError(f"fill_value: {entry!r} has dtype {like.dtype}, which cannot hold {value!r}")
-        for name, part in parts.items():
-            if entry not in part.variables:
-                rows = xr.Variable(like.dims, np.broadcast_to(held, (part.sizes[dim], *like.shape[1:])), like.attrs)
-                is_coord = entry in sample.coords
-                filled[name] = (filled[name].assign_coords if is_coord else filled[name].assign)({entry: rows})
-    return filled
-
-
-def _as_held(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
-    """A single value as a column of this dtype holds it, a longer text in a longer dtype; None where it cannot."""
-    if dtype.kind == "O":
-        found: np.ndarray[Any, Any] = np.empty((), object)
-        found[()] = value
-        return found
-    try:
-        found = np.asarray(value, f"{dtype.kind}8") if dtype.kind in "mM" else np.asarray(value)
-    except (TypeError, ValueError):
-        return None
-    if found.ndim or found.dtype.kind not in _HOLDS.get(dtype.kind, dtype.kind):
-        return None
-    if dtype.kind in "US":
-        return found
-    with np.errstate(all="ignore"):
-        cast = found.astype(dtype)
-    if dtype.kind in "fc":
-        return cast if np.isfinite(found) == np.isfinite(cast) else None  # the nearest number will do
-    return cast if cast == found or (dtype.kind in "mM" and np.isnat(found)) else None
-
-
-_HOLDS = {"f": "biuf", "c": "biufc", "i": "biuf", "u": "biuf"}
-"""Values of which kinds a column of a kind can hold, if it is not of that kind alone."""
 
 
 def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]) -> None:
@@ -332,29 +241,24 @@ def _check_alike(parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str,
     for name, part in parts.items():
         for entry in sorted(set(map(str, first.variables)) ^ set(map(str, part.variables))):
             has, lacks = (first_name, name) if entry in first.variables else (name, first_name)
+            remedy = f"leave it out with {dropped([entry])} when opening, or give each episode an entry of that name"
             if entry in groups[lacks].variables:
                 rows, other = (parts[each].sizes[dim] for each in (has, lacks))
                 raise ValueError(
                     f"{entry!r} has {rows} rows in episode {has!r}, as its other entries, and "
-                    f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; leave it out with "
-                    f"{dropped([entry])} when opening, or say what its rows are with fill_value={{{entry!r}: ...}}"
+                    f"{groups[lacks][entry].shape[0]} in {lacks!r}, where they have {other}; {remedy}"
                 )
-            raise ValueError(
-                f"{entry!r} is in episode {has!r} and not in {lacks!r}; leave it out with drop_variables=[...] when opening (which "
-                f"takes groups that are no episodes too), or say what its rows are with fill_value={{{entry!r}: ...}}"
-            )
+            raise ValueError(f"{entry!r} is in episode {has!r} and not in {lacks!r}; {remedy}")
         for label, variable in part.variables.items():
-            _check_variable(str(label), variable, first.variables[label], name, first_name)
-
-
-def _check_variable(entry: str, variable: xr.Variable, other: xr.Variable, name: str, first_name: str) -> None:
-    # strings of another longest length are strings
-    dtypes = {v.dtype.kind if v.dtype.kind in "SU" else v.dtype for v in (variable, other)}
-    if variable.dims != other.dims or variable.shape[1:] != other.shape[1:] or len(dtypes) > 1:
-        raise ValueError(
-            f"{entry!r} has dims {other.dims}, shape {other.shape} and dtype {other.dtype} in episode {first_name!r}, and "
-            f"{variable.dims}, {variable.shape}, {variable.dtype} in {name!r}; episodes must agree but for their length"
-        )
+            like = first.variables[label]
+            # strings of another longest length are strings
+            dtypes = {v.dtype.kind if v.dtype.kind in "SU" else v.dtype for v in (variable, like)}
+            if variable.dims != like.dims or variable.shape[1:] != like.shape[1:] or len(dtypes) > 1:
+                raise ValueError(
+                    f"{label!r} has dims {like.dims}, shape {like.shape} and dtype {like.dtype} in episode {first_name!r}, and "
+                    f"{variable.dims}, {variable.shape}, {variable.dtype} in {name!r}; episodes must agree but for their length. "
+                    f"Leave it out with {dropped([str(label)])} when opening"
+                )
 
 
 def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set[str]) -> dict[str, xr.Dataset]:
@@ -376,22 +280,10 @@ def _with_shared_coords(parts: Mapping[str, xr.Dataset], dim: str, left_out: set
     return {name: part.drop_vars(differ) for name, part in parts.items()}
 
 
-def _chunked(part: xr.Dataset, dim: str) -> xr.Dataset:
-    """All rows backed by dask: chunks that are there stay."""
-    rows = {name: v for name, v in part.variables.items() if dim in v.dims and v.chunks is None}
-    if not rows:
-        return part
-    chunked = {name: v.chunk({dim: row_chunks(v.shape, v.dtype)}) for name, v in rows.items()}
-    coords = {name: variable for name, variable in chunked.items() if name in part.coords}
-    return part.assign({name: v for name, v in chunked.items() if name not in coords}).assign_coords(
-        xr.Coordinates(coords, indexes={})
-    )
-
-
 def _joined(parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str, batch_dims: Sequence[str]) -> xr.Dataset:
     columns = join(parts, dim)
     numbered = [
-        _chunked(part.drop_vars(columns), dim).assign_coords(
+        part.drop_vars(columns).assign_coords(
             {index: (dim, np.full(part.sizes[dim], number)), step: (dim, np.arange(part.sizes[dim]))}
         )
         for number, part in enumerate(parts.values())
@@ -426,17 +318,10 @@ def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr
 def _differing_attrs(attrs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Attributes that every episode has and that differ (``num_samples``), as one list each where they are short."""
     everywhere = set.intersection(*(set(found) for found in attrs.values())) - {"names"}
-    lists = {name: [_python(found[name]) for found in attrs.values()] for name in sorted(everywhere)}
+    lists = {name: [jsonable(found[name]) for found in attrs.values()] for name in sorted(everywhere)}
     return {
         name: values
         for name, values in lists.items()
-        if all(map(_is_short, values)) and any(value != values[0] for value in values[1:])
+        if all(isinstance(each, bool | int | float | str) and len(str(each)) <= _LONGEST_TEXT for each in values)
+        and any(each != values[0] for each in values)
     }
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT)
-
-
-def _python(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

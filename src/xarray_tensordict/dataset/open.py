@@ -47,7 +47,6 @@ from ..core.unbatched_entry import restore_unbatched
 from ..quiet import quiet
 from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, warn
 from .describe import describe_group, hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
-from .plain_appends import lagging_groups, lost_times
 from .records import (
     ENCODING_KEY,
     claim_nested_coordinates,
@@ -106,8 +105,6 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         _forget(layout, hidden)
     flat = _flat_dims(layout)
     ds = _assemble(layout, options, flat)
-    if _lacks_record(layout):
-        layout.warnings.extend(lost_times(layout.groups[()], ds))
     notes: dict[str, Any] = {}
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
@@ -454,8 +451,6 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
         left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
     if left_out:
         warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
-    if _lacks_record(layout):
-        layout.warnings.extend(lagging_groups(layout.groups, layout.infos, layout.named))
     if layout.warnings:
         told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
         warn(f"{store.description}: {told}", InferredBatchWarning)
@@ -471,11 +466,6 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
         notes["shapes"] = {str(name): variable.shape for name, variable in ds.variables.items()}
     if notes:
         ds.encoding[ENCODING_KEY] = notes
-
-
-def _lacks_record(layout: Layout) -> bool:
-    """Whether the root has no record of its batch: plain xarray has written it, or appended to it."""
-    return () in layout.groups and layout.groups[()].recorded is None
 
 
 def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) -> xr.Dataset:

@@ -98,7 +98,7 @@ def element_of(dtype: np.dtype[Any], *, fixed_text: bool) -> Element:
 def _opaque_element(dtype: np.dtype[Any]) -> Element:
     if dtype.kind == "V":
         raise UnreadableError(
-            f"it holds opaque data ({dtype.itemsize} bytes each), whose meaning the file does not tell"
+            f"it holds opaque data ({dtype.itemsize} bytes each), whose meaning the file does not record"
         )
     if dtype.kind in "Mm":  # as h5py writes times
         return Element(dtype)

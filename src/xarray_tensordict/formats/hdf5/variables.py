@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...core.blocks import TINY
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -183,7 +184,7 @@ def _stored_array(
         data = data if raw is None else raw
     dims = () if element.is_value else (*(axis.name for axis in axes), *(None for _ in element.axes))
     encoding = _encoding(dataset, data, pieces)
-    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=True)
+    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=TINY)
 
 
 def _fill_value(

@@ -1,6 +1,6 @@
 """The HDF5 writer: carry a :class:`~...writing.plan.WritePlan` out with h5py, or with xarray's h5netcdf engine.
 
-With ``layout="tensordict"`` the file holds nothing but the arrays that bare tensordict is to read, their dims as HDF5
+With ``layout="tensordict"`` the file holds nothing but the arrays that plain tensordict is to read, their dims as HDF5
 dimension labels; netCDF's placeholders for dims would be entries there. Rows are appended by :mod:`.append`.
 """
 
