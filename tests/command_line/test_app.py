@@ -129,6 +129,21 @@ def test_convert_keeps_ragged_groups(demos, tmp_path):
     np.testing.assert_array_equal(tree["data/demo_2/obs/eef"], np.full((5, 3), 2, "f4"))
 
 
+def test_convert_takes_chunk_sizes(buffer, tmp_path):
+    run("convert", str(buffer), str(tmp_path / "out.zarr"), "--chunk", "time=2")
+    assert zarr.open_group(tmp_path / "out.zarr")["obs"].chunks == (2, 3)
+
+
+def test_convert_refuses_what_is_there_unless_told_to_overwrite(buffer, tmp_path):
+    run("convert", str(buffer), str(tmp_path / "out.zarr"))
+    assert "exists already" in run("convert", str(buffer), str(tmp_path / "out.zarr"), code=1).output
+    run("convert", str(buffer), str(tmp_path / "out.zarr"), "--overwrite")
+
+
+def test_convert_asks_for_a_format_where_the_ending_names_none(buffer, tmp_path):
+    assert "pass --to" in run("convert", str(buffer), str(tmp_path / "out"), code=1).output
+
+
 def test_annotate_makes_a_store_of_another_tool_open_in_plain_xarray(tmp_path):
     zarr.create_group(tmp_path / "raw.zarr").create_array("images", data=np.zeros((6, 4, 4, 3), "u1"))
     run("annotate", str(tmp_path / "raw.zarr"), "--batch-dims", "time", "--dims", '{"images": ["y", "x", "channel"]}')

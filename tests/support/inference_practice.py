@@ -86,6 +86,12 @@ multi-agent, state of the world -- state is without agents
     obs step=90 agent=4 o=9; reward step=90 agent=4; state step=90 s=30 -> step=90
 """)
 GUARDS = rows("""
+Argo with its history -- a minority of named arrays cannot veto: two arrays stand behind another dim
+    PRES N_PROF=5 N_LEVELS=9; TEMP N_PROF=5 N_LEVELS=9; JULD N_PROF=5; HISTORY_START_PRES N_HISTORY=2 N_PROF=5 -> N_PROF=5
+a time beside a larger array -- a time does not lose to size
+    x time=5 f=2; big cell=50 g=90 -> time=5; unbatched big
+nothing but empty arrays -- they share a batch of none
+    obs =0 =3; act =0 =2 -> =0 [shared shape]
 a batch axis of the engine before a time -- marked first
     a batch_0=4 f=3; b time=90 g=3 -> batch_0=4; unbatched b; lower case
 two batch axes of the engine -- marked dims may swallow all

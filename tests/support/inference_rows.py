@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xarray_tensordict.core.inference import ArrayInfo, EvidenceKind, Kind, Role
+from xarray_tensordict.core.model import ArrayInfo, EvidenceKind, Kind, Role
 
 Key = tuple[str, ...]
 
@@ -58,11 +58,6 @@ def grid(lat: str = "lat", lon: str = "lon", n: int = 3, m: int = 5) -> list[Arr
     return [coord(lat, attrs=LATITUDE, **{lat: n}), coord(lon, attrs=LONGITUDE, **{lon: m})]
 
 
-def grid2d(lat: str, lon: str, **dims: int) -> list[ArrayInfo]:
-    """The two-dimensional coordinates of a curvilinear grid, or of a swath."""
-    return [coord(lat, attrs=LATITUDE, **dims), coord(lon, attrs=LONGITUDE, **dims)]
-
-
 def time(n: int, name: str = "time") -> ArrayInfo:
     return coord(name, kind="time", **{name: n})
 
@@ -101,9 +96,10 @@ def rows(text: str) -> list[Row]:
     """Rows as text, one below the other.
 
     The first line has the name and the reason. Then follow the arrays, separated by ";": ``t2m time=10 lat=3``; ``=3`` is an
-    axis without a name, ``time=10+`` can grow, ``@lat`` is a coordinate, ``label:string`` has another kind, and attributes
-    stand behind it, ``{lat}`` and ``{lon}`` for those of CF; ``grid lat lon`` are two coordinates. Behind the last "->" is
-    the batch, with the evidence where it is no shared named dim, and what is not batched.
+    axis without a name, ``time=10+`` can grow, ``@lat`` is a coordinate (``@@lat`` one without an index), ``label:string`` has
+    another kind, ``~x`` holds floats, and attributes stand behind it, ``{lat}`` and ``{lon}`` for those of CF; ``grid lat lon``
+    are two coordinates. Behind the last "->" is the batch, with the evidence where it is no shared named dim, and what is not
+    batched; ``lower case`` where a name is only known in lower case.
     """
     return [_row(block) for block in re.split(r"\n(?=\S)", text.strip("\n"))]
 
@@ -125,10 +121,15 @@ def _row(block: str) -> Row:
         found.get("unbatched", ""),
         found.get("partial", ""),
         {path: tuple(sizes) for path, sizes in groups.items()},
-        {key_of(path): attrs for path, attrs in group_attrs.items()},
+        {key_of(path): {name: _value(value) for name, value in attrs.items()} for path, attrs in group_attrs.items()},
         found.get("either", ""),
         "lower" not in found,
     )
+
+
+def _value(text: Any) -> Any:
+    is_bytes = isinstance(text, str) and text.startswith("bytes:")
+    return text.removeprefix("bytes:").encode("latin-1") if is_bytes else text
 
 
 def _axis(text: str) -> tuple[str | None, int, bool]:

@@ -1,25 +1,13 @@
 """One row for each word and each inequality of the rules of inference (docs/rules/inference.md), in their order."""
 
-from inference_rows import NAMED, NONE, SHAPE, Row, coord, named, raw, rows, var
+import json
 
-DATA = [var("x", run=6, f=3), var("r", run=6)]
-"""An array and a series over runs: without anything else, 'run' is the batch."""
-RUN = [("run", 6)]
+import inference_rows
+from inference_fields import FIELDS
+from inference_practice import FAULTS, GUARDS, PRACTICE
+from inference_rows import rows
 
-
-def beside(name, array, why, *, unbatched=None, partial="", **more):
-    """`DATA` beside a larger array over other dims, which would win or veto if it voted."""
-    path = "/".join(array.key)
-    return Row(name, [*DATA, array], RUN, why, NAMED, path if unbatched is None else unbatched, partial, **more)
-
-
-def referenced(attr, value="other", **dims):
-    """Data whose attribute refers to a larger array over other dims."""
-    return [named("x", ("run", "f"), (6, 3), attrs={attr: value}), var("r", run=6), var("other", cell=90, g=4)]
-
-
-NO_VOTE = [
-    *rows("""
+NO_VOTE = rows("""
 strings do not vote -- strings have no vote
     x run=6 f=3; r run=6; other:string cell=90 g=4 -> run=6; unbatched other
 times do not vote -- times have no vote
@@ -30,31 +18,20 @@ coordinates do not vote -- coordinates have no vote
     x run=6 f=3; r run=6; @other cell=90 g=4 -> run=6; unbatched other
 empty arrays do not vote -- no elements, no vote
     x run=6 f=3; r run=6; other rec=0+ g=4 -> run=6; unbatched other
-"""),
-    *[
-        Row(
-            f"what {attr} refers to does not vote",
-            referenced(attr),
-            RUN,
-            f"{attr} refers to it",
-            NAMED,
-            unbatched="other",
-        )
-        for attr in ("bounds", "climatology", "coordinates", "ancillary_variables", "grid_mapping")
-    ],
-    *[
-        Row(
-            f"what {attr} refers to does not vote",
-            referenced(attr, "word: other"),
-            RUN,
-            f"{attr} holds pairs",
-            NAMED,
-            unbatched="other",
-            other_case=False,
-        )
-        for attr in ("cell_measures", "formula_terms")
-    ],
-    *rows("""
+what bounds refers to does not vote -- bounds refers to it
+    x run=6 f=3 {"bounds": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what climatology refers to does not vote -- climatology refers to it
+    x run=6 f=3 {"climatology": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what coordinates refers to does not vote -- coordinates refers to it
+    x run=6 f=3 {"coordinates": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what ancillary_variables refers to does not vote -- ancillary_variables refers to it
+    x run=6 f=3 {"ancillary_variables": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what grid_mapping refers to does not vote -- grid_mapping refers to it
+    x run=6 f=3 {"grid_mapping": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what cell_measures refers to does not vote -- cell_measures holds pairs
+    x run=6 f=3 {"cell_measures": "word: other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
+what formula_terms refers to does not vote -- formula_terms holds pairs
+    x run=6 f=3 {"formula_terms": "word: other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
 the word of a measure is no variable -- a voter that happens to be called like the word votes
     x run=6 f=3 {"cell_measures": "word: other"}; r run=6; other cell=90 g=4; word run=6 f=3
     -> run=6; unbatched other; lower case
@@ -67,63 +44,45 @@ what two attributes refer to -- the first that refers to it is named
     -> run=6; unbatched other; lower case
 attributes that are no text -- they refer to nothing
     x run=6 f=3 {"bounds": 3, "coordinates": null, "units": 5, "axis": 1}; r run=6 -> run=6; lower case
-"""),
-    Row(
-        "a group of an encoding that is no text",
-        [raw("m/a", 30, 2), raw("m/b", 30)],
-        [(None, 30)],
-        "bytes that are no UTF-8 are no encoding",
-        SHAPE,
-        group_attrs={("m",): {"encoding-type": b"csr\xff"}},
-    ),
-    *rows("""
+a group of an encoding that is no text -- bytes that are no UTF-8 are no encoding
+    m/a =30 =2; m/b =30 -> =30 [shared shape]; group_attrs {"m": {"encoding-type": "bytes:csrÿ"}}
 a grid mapping with a colon -- CF lets a grid mapping name its coordinates
     x run=6 f=3 {"grid_mapping": "other: lat lon"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
-"""),
-    *[
-        Row(
-            f"a group of encoding {encoding}",
-            [raw("m/data", 90), raw("m/odd", 30, 2), raw("m/also", 30)],
-            [],
-            "its attribute says that it is a sparse matrix",
-            NONE,
-            groups={"m": ()},
-            group_attrs={("m",): {attr: encoding}},
-        )
-        for attr, encoding in (
-            ("encoding-type", "csr_matrix"),
-            ("encoding-type", "csc_matrix"),
-            ("h5sparse_format", "csr"),
-            ("h5sparse_format", b"csc"),
-        )
-    ],
-    *rows("""
+a group of encoding csr_matrix -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"encoding-type": "csr_matrix"}}
+a group of encoding csc_matrix -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"encoding-type": "csc_matrix"}}
+a group of encoding csr -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30 -> none; groups {"m": []}; group_attrs {"m": {"h5sparse_format": "csr"}}
+a group of encoding b'csc' -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"h5sparse_format": "bytes:csc"}}
 a group of another encoding -- a data frame is no sparse matrix
     m/a =30 =2; m/b =30 -> =30 [shared shape]; group_attrs {"m": {"encoding-type": "dataframe"}}
-"""),
-    *[
-        Row(
-            f"X and X{suffix}",
-            [raw("id", 4), raw("w", 4, 2), raw("x", 900), raw(f"x{suffix}", 4)],
-            [(None, 4)],
-            "the partner has one entry for each row, so it votes, and x is cut",
-            SHAPE,
-            unbatched="x",
-        )
-        for suffix in ("_index", "_length", "_lengths", "_row_lengths", "_lens", "_counts")
-    ],
-    *[
-        Row(
-            f"X and X{suffix}",
-            [raw("id", 4), raw("w", 4, 2), raw("x", 900), raw(f"x{suffix}", 5)],
-            [(None, 4)],
-            "the partner has one entry more than rows, so neither votes",
-            SHAPE,
-            unbatched=f"x x{suffix}",
-        )
-        for suffix in ("_offsets", "_splits", "_row_splits", "_indptr", "_ptr")
-    ],
-    *rows("""
+X and X_index -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_index =4 -> =4 [shared shape]; unbatched x
+X and X_length -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_length =4 -> =4 [shared shape]; unbatched x
+X and X_lengths -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_lengths =4 -> =4 [shared shape]; unbatched x
+X and X_row_lengths -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_row_lengths =4 -> =4 [shared shape]; unbatched x
+X and X_lens -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_lens =4 -> =4 [shared shape]; unbatched x
+X and X_counts -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_counts =4 -> =4 [shared shape]; unbatched x
+X and X_offsets -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_offsets =5 -> =4 [shared shape]; unbatched x x_offsets
+X and X_splits -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_splits =5 -> =4 [shared shape]; unbatched x x_splits
+X and X_row_splits -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_row_splits =5 -> =4 [shared shape]; unbatched x x_row_splits
+X and X_indptr -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_indptr =5 -> =4 [shared shape]; unbatched x x_indptr
+X and X_ptr -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_ptr =5 -> =4 [shared shape]; unbatched x x_ptr
 columns and bounds in another case -- names are compared without case
     id =4; w =4 =2; Hits =900; hits_Offsets =5 -> =4 [shared shape]; unbatched Hits hits_Offsets
 a scalar beside its index -- a scalar is not cut
@@ -157,92 +116,58 @@ a lookup table and its index -- a table that is looked up is no main array
     x =4 =2; x_index =900 -> =900 [shared shape]; unbatched x
 two ragged columns of one length -- each has a partner, so neither speaks for the length of the other
     x =900; x_index =4; w =900; w_index =4 -> =4 [shared shape]; unbatched x w
-"""),
-    *[
-        Row(
-            f"columns with a common prefix and {partner}",
-            [raw("jet_pt", 700), raw("jet_eta", 700), raw(partner, size), raw("met", 100), raw("label", 100)],
-            [(None, 100)],
-            "met and label have the rows that the jets are cut into",
-            SHAPE,
-            unbatched=f"jet_pt jet_eta{silent}",
-        )
-        for partner, size, silent in (("jet_offsets", 101, " jet_offsets"), ("nJet", 100, ""))
-    ],
-    *rows("""
+columns with a common prefix and jet_offsets -- met and label have the rows that the jets are cut into
+    jet_pt =700; jet_eta =700; jet_offsets =101; met =100; label =100
+    -> =100 [shared shape]; unbatched jet_pt jet_eta jet_offsets
+columns with a common prefix and nJet -- met and label have the rows that the jets are cut into
+    jet_pt =700; jet_eta =700; nJet =100; met =100; label =100 -> =100 [shared shape]; unbatched jet_pt jet_eta
 columns with a common prefix and offsets of other rows -- no array has 100 rows
     jet_pt =700; jet_eta =700; jet_offsets =101; met =90 -> =700 [shared shape]; unbatched jet_offsets met
 columns with a common prefix among columns of their length -- they are no table of their own
     jet_pt =700; other =700; jet_offsets =101; met =100 -> =700 [shared shape]; unbatched jet_offsets met
-"""),
-    *[
-        Row(
-            f"{cut} beside {partner}",
-            [raw(f"g/{partner}", 50), raw(f"g/{cut}", 193)],
-            [(None, 50)],
-            "the partner has one entry for each row",
-            SHAPE,
-            unbatched=f"g/{cut}",
-            groups={"g": (50,)},
-        )
-        for partner, cut in (("cumulative_length", "flattened_data"), ("lengths", "values"))
-    ],
-    *[
-        Row(
-            f"{cut} beside {partner}",
-            [raw(f"g/{partner}", 51), raw(f"g/{cut}", 193), raw("g/mask", 193)],
-            [(None, 193)],
-            "neither votes; a mask as long as the values does",
-            SHAPE,
-            unbatched=f"g/{partner}",
-            groups={"g": (193,)},
-        )
-        for partner, cut in (
-            ("offsets", "content"),
-            ("offsets", "values"),
-            ("offsets", "data"),
-            ("row_splits", "values"),
-            ("row_splits", "flat_values"),
-        )
-    ],
-    *rows("""
+flattened_data beside cumulative_length -- the partner has one entry for each row
+    g/cumulative_length =50; g/flattened_data =193
+    -> =50 [shared shape]; unbatched g/flattened_data; groups {"g": [50]}
+values beside lengths -- the partner has one entry for each row
+    g/lengths =50; g/values =193 -> =50 [shared shape]; unbatched g/values; groups {"g": [50]}
+content beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/content =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+values beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/values =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+data beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/data =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+values beside row_splits -- neither votes; a mask as long as the values does
+    g/row_splits =51; g/values =193; g/mask =193 -> =193 [shared shape]; unbatched g/row_splits; groups {"g": [193]}
+flat_values beside row_splits -- neither votes; a mask as long as the values does
+    g/row_splits =51; g/flat_values =193; g/mask =193
+    -> =193 [shared shape]; unbatched g/row_splits; groups {"g": [193]}
 offsets and values of a table of four columns -- a table may have columns of such names: more than three members are no ragged column
     offsets =40; values =80; a =40 =3; b =40 -> =40 [shared shape]; unbatched values
 columns of a group that is cut -- the group is cut by hits_offsets
     id =4; w =4 =2; hits/e =900; hits/t =900; hits_offsets =5
     -> =4 [shared shape]; unbatched hits/e hits/t hits_offsets
-"""),
-    *[
-        Row(
-            f"the group {name}",
-            [raw("table/x", 50, 2), raw("table/y", 50), raw(f"{name}/a", 900, 2), raw(f"{name}/b", 900)],
-            [(None, 50)],
-            "it is the format's own",
-            SHAPE,
-            unbatched=f"{name}/a {name}/b",
-        )
-        for name in ("#refs#", "#subsystem#", ".hidden", "_i_table")
-    ],
-    *rows("""
+the group #refs# -- it is the format's own
+    table/x =50 =2; table/y =50; #refs#/a =900 =2; #refs#/b =900 -> =50 [shared shape]; unbatched #refs#/a #refs#/b
+the group #subsystem# -- it is the format's own
+    table/x =50 =2; table/y =50; #subsystem#/a =900 =2; #subsystem#/b =900
+    -> =50 [shared shape]; unbatched #subsystem#/a #subsystem#/b
+the group .hidden -- it is the format's own
+    table/x =50 =2; table/y =50; .hidden/a =900 =2; .hidden/b =900
+    -> =50 [shared shape]; unbatched .hidden/a .hidden/b
+the group _i_table -- it is the format's own
+    table/x =50 =2; table/y =50; _i_table/a =900 =2; _i_table/b =900
+    -> =50 [shared shape]; unbatched _i_table/a _i_table/b
 a group that starts with an underscore -- not every underscore is private
     table/x =50 =2; table/y =50; _own/a =900 =2; _own/b =900 -> none; groups {"_own": [900]}
-"""),
-    *[
-        Row(
-            f"a group of CLASS {kind}",
-            [raw("table/x", 50, 2), raw("table/y", 50), raw("search/a", 900, 2), raw("search/b", 900)],
-            [(None, 50)],
-            "it is a search index of PyTables",
-            SHAPE,
-            unbatched="search/a search/b",
-            group_attrs={("search",): {"CLASS": kind}},
-        )
-        for kind in ("TINDEX", b"INDEX")
-    ],
-]
+a group of CLASS TINDEX -- it is a search index of PyTables
+    table/x =50 =2; table/y =50; search/a =900 =2; search/b =900
+    -> =50 [shared shape]; unbatched search/a search/b; group_attrs {"search": {"CLASS": "TINDEX"}}
+a group of CLASS b'INDEX' -- it is a search index of PyTables
+    table/x =50 =2; table/y =50; search/a =900 =2; search/b =900
+    -> =50 [shared shape]; unbatched search/a search/b; group_attrs {"search": {"CLASS": "bytes:INDEX"}}
+""")
 
-FIRST_DIM = [
-    *rows("""
+FIRST_DIM = rows("""
 as many numbers elsewhere as in front -- time leads 24 numbers and 24 have it elsewhere: it does not lead more
     a time=6 p=4; b run=4 time=6 -> run=4; unbatched a
 one number more in front than elsewhere -- 30 against 24
@@ -259,18 +184,10 @@ a time of lower rank with exactly half of the numbers -- neither the highest ran
     a time=24; b run=4 p=3 q=2 -> run=4; unbatched a
 arrays led by space do not count for the rank -- a mask in three dims
     a time=5 f=2; b z=9 y=9 x=9 -> time=5; unbatched b
-"""),
-    *[
-        Row(
-            f"{count} arrays over dims of their own",
-            [named(f"a{n}", (f"p{n}", "f"), (4 + n, 3)) for n in range(count)],
-            [],
-            "none leads half of the numbers",
-            NONE,
-        )
-        for count in (4, 5)
-    ],
-    *rows("""
+4 arrays over dims of their own -- none leads half of the numbers
+    a0 p0=4 f=3; a1 p1=5 f=3; a2 p2=6 f=3; a3 p3=7 f=3 -> none
+5 arrays over dims of their own -- none leads half of the numbers
+    a0 p0=4 f=3; a1 p1=5 f=3; a2 p2=6 f=3; a3 p3=7 f=3; a4 p4=8 f=3 -> none
 the numbers of unnamed arrays do not count against a name -- 10 of 16 named numbers; the unnamed ones are no majority
     a run=5 f=2; b lat=6; w =7 =1 -> run=5; unbatched b w
 unnamed arrays that share nothing leave it to the names -- one unnamed array has no majority of two
@@ -282,39 +199,23 @@ a marked dim before an unlimited one -- marked first
     a batch_0=4 f=3; b rec=9+ g=3 -> batch_0=4; unbatched b; lower case
 an unlimited dim before a time -- unlimited before time-like
     a rec=9+ f=3; b time=40 g=30; @time:time time=40 -> rec=9 [unlimited dim]; unbatched b time
-"""),
-    *[
-        Row(
-            f"a dim called {name}",
-            [var("a", run=9, f=3), named("b", (name, "g"), (4, 3))],
-            [(name, 4)],
-            "a time by its plain name",
-            NAMED,
-            unbatched="a",
-        )
-        for name in ("time", "T", "Date", "datetime")
-    ],
-    *[
-        Row(
-            f"a dim whose coordinate has {attrs}",
-            [
-                var("a", run=9, f=3),
-                var("b", stamp=4, g=3),
-                named("stamp", ("stamp",), (4,), kind=kind, role="index", attrs=attrs),
-            ],
-            [("stamp", 4)],
-            "a time by its coordinate",
-            NAMED,
-            unbatched="a",
-        )
-        for kind, attrs in (
-            ("numeric", {"axis": "T"}),
-            ("numeric", {"standard_name": "time"}),
-            ("object", {"units": "days since 2000-01-01"}),
-            ("time", {}),
-        )
-    ],
-]
+a dim called time -- a time by its plain name
+    a run=9 f=3; b time=4 g=3 -> time=4; unbatched a
+a dim called T -- a time by its plain name
+    a run=9 f=3; b T=4 g=3 -> T=4; unbatched a
+a dim called Date -- a time by its plain name
+    a run=9 f=3; b Date=4 g=3 -> Date=4; unbatched a
+a dim called datetime -- a time by its plain name
+    a run=9 f=3; b datetime=4 g=3 -> datetime=4; unbatched a
+a dim whose coordinate has {'axis': 'T'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp stamp=4 {"axis": "T"} -> stamp=4; unbatched a
+a dim whose coordinate has {'standard_name': 'time'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp stamp=4 {"standard_name": "time"} -> stamp=4; unbatched a
+a dim whose coordinate has {'units': 'days since 2000-01-01'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp:object stamp=4 {"units": "days since 2000-01-01"} -> stamp=4; unbatched a
+a dim whose coordinate has {} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp:time stamp=4 -> stamp=4; unbatched a
+""")
 
 FURTHER_DIMS = rows("""
 unnamed arrays with almost half of the numbers -- 8 of 18 numbers are no majority
@@ -339,6 +240,12 @@ three dims -- a static field for each member
     a run=4 member=2 time=3 lat=5; m run=4 member=2 lat=5 -> run=4 member=2 time=3; partial m
 """)
 
+
+def each(values, text):
+    """A row for each value: ``{0}`` in the text stands for it, ``{1}`` for its JSON."""
+    return rows("\n".join(text.format(value, json.dumps(value)) for value in values))
+
+
 FEATURE_NAMES = (
     "lat lon latitude longitude x y z i j k xc yc eta_rho xi_u s_rho s_w nav_lev south_north south_north_stag west_east "
     "west_east_stag bottom_top bottom_top_stag lev level plev height depth depth_2 dep deptht deptu deptv deptw altitude pressure "
@@ -349,26 +256,8 @@ NO_FEATURE_NAMES = (
 )
 
 FEATURES = [
-    *[
-        Row(
-            f"{name} is a feature dim",
-            [named("a", (name, "f"), (4, 3)), named("b", (name,), (4,))],
-            [],
-            "by its name",
-            NONE,
-        )
-        for name in FEATURE_NAMES
-    ],
-    *[
-        Row(
-            f"{name} is no feature dim",
-            [named("a", (name, "f"), (4, 3)), named("b", (name,), (4,))],
-            [(name, 4)],
-            "names are compared as a whole",
-            NAMED,
-        )
-        for name in NO_FEATURE_NAMES
-    ],
+    *each(FEATURE_NAMES, "{0} is a feature dim -- by its name\n a {0}=4 f=3; b {0}=4 -> none"),
+    *each(NO_FEATURE_NAMES, "{0} is no feature dim -- names are compared as a whole\n a {0}=4 f=3; b {0}=4 -> {0}=4"),
     *rows("""
 x_rho beside y_rho -- a pair in one array
     a x_rho=4 y_rho=3; b x_rho=4 -> none
@@ -395,73 +284,53 @@ one row under a name of xarray's own, transposed -- dim_0 is longer than its num
 a made-up axis beside a name of xarray's own -- no array of two axes has a third
     a dim_0=9 dim_2=2; b dim_0=9 -> dim_0=9; lower case
 """),
-    *[
-        Row(
-            f"a coordinate with {attrs}",
-            [var("a", row=4, f=3), var("b", row=4), named("row", ("row",), (4,), role="index", attrs=attrs)],
-            [],
-            "CF marks the dim as space",
-            NONE,
-            other_case=False,
-        )
-        for attrs in (
-            {"axis": "X"},
-            {"axis": "y"},
-            {"axis": "Z"},
-            {"standard_name": "latitude"},
-            {"standard_name": "projection_x_coordinate"},
-            {"standard_name": "air_pressure"},
-            {"units": "degrees_north"},
-            {"units": "Degree_East"},
-            {"positive": "up"},
-            {"positive": "down"},
-            *({"units": unit} for unit in ("hPa", "Pa", "mbar", "millibar", "dbar")),
-        )
-    ],
-    *[
-        Row(
-            f"a coordinate with {attrs} is no space",
-            [var("a", row=4, f=3), var("b", row=4), named("row", ("row",), (4,), role="index", attrs=attrs)],
-            [("row", 4)],
-            "CF does not mark the dim",
-            NAMED,
-        )
-        for attrs in ({"axis": "T"}, {"units": "degrees"}, {"standard_name": "wind_speed"}, {"positive": "left"})
-    ],
+    *each(
+        [
+            *[{"axis": axis} for axis in ("X", "y", "Z")],
+            *[{"standard_name": name} for name in ("latitude", "projection_x_coordinate", "air_pressure")],
+            *[{"units": unit} for unit in ("degrees_north", "Degree_East")],
+            *[{"positive": way} for way in ("up", "down")],
+            *[{"units": unit} for unit in ("hPa", "Pa", "mbar", "millibar", "dbar")],
+        ],
+        "a coordinate with {0} -- CF marks the dim as space\n a row=4 f=3; b row=4; @row row=4 {1} -> none; lower case",
+    ),
     *rows("""
+a coordinate with {'axis': 'T'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"axis": "T"} -> row=4
+a coordinate with {'units': 'degrees'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"units": "degrees"} -> row=4
+a coordinate with {'standard_name': 'wind_speed'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"standard_name": "wind_speed"} -> row=4
+a coordinate with {'positive': 'left'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"positive": "left"} -> row=4
 a spatial variable that is no index marks no dim -- the latitude of a cast is no dim of space
     a cast=4 f=3; b cast=4; @lat cast=4 {lat} -> cast=4
 a grid of unknown names by the longitude alone -- a voter has a dim in front of its dims
     a run=2 row=4 col=3; @tlong row=4 col=3 {lon} -> run=2; unbatched tlong
-"""),
-    *[
-        Row(
-            f"a grid by {attrs}",
-            [var("a", run=2, row=4, col=3), coord("tl", attrs=attrs, row=4, col=3)],
-            [("run", 2)],
-            "one attribute is enough",
-            NAMED,
-            unbatched="tl",
-        )
-        for attrs in (
-            {"standard_name": "latitude"},
-            {"standard_name": "longitude"},
-            {"units": "degrees_north"},
-            {"units": "degreeE"},
-        )
-    ],
-    *[
-        Row(
-            f"a grid by the name {name}",
-            [var("a", run=2, row=4, col=3), coord(name, row=4, col=3)],
-            [("run", 2)],
-            "a latitude or longitude by its plain name",
-            NAMED,
-            unbatched=name,
-        )
-        for name in ("lat", "Latitude", "nav_lat", "XLAT", "lon", "longitude", "nav_lon", "xlong")
-    ],
-    *rows("""
+a grid by {'standard_name': 'latitude'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"standard_name": "latitude"} -> run=2; unbatched tl
+a grid by {'standard_name': 'longitude'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"standard_name": "longitude"} -> run=2; unbatched tl
+a grid by {'units': 'degrees_north'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"units": "degrees_north"} -> run=2; unbatched tl
+a grid by {'units': 'degreeE'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"units": "degreeE"} -> run=2; unbatched tl
+a grid by the name lat -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @lat row=4 col=3 -> run=2; unbatched lat
+a grid by the name Latitude -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @Latitude row=4 col=3 -> run=2; unbatched Latitude
+a grid by the name nav_lat -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @nav_lat row=4 col=3 -> run=2; unbatched nav_lat
+a grid by the name XLAT -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @XLAT row=4 col=3 -> run=2; unbatched XLAT
+a grid by the name lon -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @lon row=4 col=3 -> run=2; unbatched lon
+a grid by the name longitude -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @longitude row=4 col=3 -> run=2; unbatched longitude
+a grid by the name nav_lon -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @nav_lon row=4 col=3 -> run=2; unbatched nav_lon
+a grid by the name xlong -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @xlong row=4 col=3 -> run=2; unbatched xlong
 two-dimensional coordinates that are neither latitude nor longitude -- no grid
     a run=2 row=4 col=3; b run=2 row=4; @heading row=4 col=3 -> run=2 row=4; partial heading
 a grid with half of the numbers behind another dim -- 24 of 48 numbers
@@ -583,3 +452,5 @@ counts of an array that is there, beside columns of its name -- njet counts the 
 """)
 
 RULES = [*NO_VOTE, *FIRST_DIM, *FURTHER_DIMS, *FEATURES, *SHAPES, *GROUPS, *WHO_CUTS_WHAT]
+ROWS = [*inference_rows.ROWS, *FAULTS, *PRACTICE, *GUARDS, *RULES, *FIELDS]
+"""The whole table."""

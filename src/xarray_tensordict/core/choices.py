@@ -201,7 +201,13 @@ def _by_recorded_names(
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
     renamed = [name for name in lost if name in unclear]
-    warnings = [_gone(renamed, kept, ballot)] if renamed else []
+    warnings: list[str] = []
+    if renamed:
+        left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
+        warnings.append(
+            f"{ballot.where}: the chosen batch dims {renamed} are no dims any more; {left}. If they were renamed, choose again "
+            f"with ds.td.set_batch_dims(...)"
+        )
     if names and not kept:
         return None, warnings
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
@@ -225,7 +231,9 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
     return all(dim in rest for dim in some)
 
 
-def _followed(gone: set[str], then: set[str], record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
+def _followed(
+    gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], frozenset[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
@@ -264,14 +272,6 @@ def _exchanged(record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
             if moved and all(lengths.get(old) == size != lengths.get(dim) for old, dim, size in moved):
                 return {old: dim for old, dim, _ in moved}
     return {}
-
-
-def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
-    left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
-    return (
-        f"{ballot.where}: the chosen batch dims {list(lost)} are no dims any more; {left}. If they were renamed, choose again with "
-        f"ds.td.set_batch_dims(...)"
-    )
 
 
 def _dims_in_front(

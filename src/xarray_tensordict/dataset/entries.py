@@ -5,7 +5,7 @@ Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -172,7 +172,7 @@ def plan_entries(
             continue
         try:
             variable = with_numpy_dtype(variable)
-            reason = _why_not(variable)
+            reason = why_not(variable)
         except ValueError as error:
             reason = str(error)
         if reason is not None:
@@ -253,7 +253,7 @@ def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
     return remade(variable, data=values)
 
 
-def _why_not(variable: xr.Variable) -> str | None:
+def why_not(variable: xr.Variable) -> str | None:
     """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
     calendar = calendar_of(variable) if dtype.kind == "O" else None
@@ -295,8 +295,12 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
 
 
 def check_paths(ds: xr.Dataset) -> None:
-    """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
-    keys = {key_of(name): name for name in ds.variables}
+    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
+    keys: dict[Key, Hashable] = {}
+    for name in ds.variables:
+        other = keys.setdefault(key_of(name), name)
+        if other is not name:
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
     for key, name in keys.items():
         if "" in key:
             raise ValueError(

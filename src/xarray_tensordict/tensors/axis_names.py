@@ -13,15 +13,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.model import GroupBatch, Key
-from ..core.naming import (
-    Dims,
-    check_dims_argument,
-    feature_name,
-    find_pattern,
-    free_name,
-    given_dims,
-    settle_sizes,
-)
+from ..core.naming import Dims, check_dims_argument, feature_name, find_pattern, free_name, given_dims, settle_sizes
 from .walking import Leaf
 
 DimsArgument = Mapping[Any, str | Sequence[str | EllipsisType]]
@@ -67,9 +59,8 @@ class Namer:
         self.warnings: list[str] = []
         self._read({} if dims is None else dims)
         self.batches: dict[Key, Dims] = {}
-        claimed = self._claimed()
         for key in nodes:
-            self.batches[key] = self._batch(key, claimed)
+            self.batches[key] = self._batch(key)
 
     def _read(self, argument: DimsArgument) -> None:
         """Sort the caller's dims into names and references to variables of the template."""
@@ -114,35 +105,25 @@ class Namer:
 
     # -- the batch -----------------------------------------------------------------------------------------------------
 
-    def _batch(self, key: Key, claimed: Mapping[tuple[Key, int], str]) -> Dims:
+    def _batch(self, key: Key) -> Dims:
         node = self.nodes[key]
+        below = [leaf for leaf in self.leaves if leaf.key[: len(key)] == key]
         # the parent's name wins on the axes that are shared
         names = list(self.batches[key[:-1]]) if key else []
         for axis in range(len(names), len(node.sizes)):
-            own = claimed.get((key, axis)) or node.dims[axis]
-            names.append(free_name(own or self._batch_from_template(key, axis) or f"batch_{axis}", names))
+            held = [leaf for leaf in below if leaf.batch_axes > axis]
+            # what a full tuple of the caller calls a batch axis holds for the whole tensordict
+            claimed = next((name for leaf in held if (name := self._full_names(leaf)[axis])), None)
+            own = claimed or node.dims[axis] or self._batch_from_template(held, axis) or f"batch_{axis}"
+            names.append(free_name(own, names))
         return tuple(names)
 
-    def _claimed(self) -> dict[tuple[Key, int], str]:
-        """What full tuples of the caller call the batch axes: such a name holds for the whole tensordict."""
-        claimed: dict[tuple[Key, int], tuple[str, str]] = {}
-        for leaf in self.leaves:
-            given = self.given.get(leaf.key)
-            if given is None or not self._is_full(leaf, given):
-                continue
-            names = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())
-            for axis, name in enumerate(names[: leaf.batch_axes]):
-                if name is None:
-                    continue
-                # the topmost tensordict that has the axis
-                owner = next(leaf.key[:n] for n in range(len(leaf.key)) if len(self.nodes[leaf.key[:n]].sizes) > axis)
-                first, by = claimed.setdefault((owner, axis), (name, leaf.name))
-                if first != name:
-                    raise ValueError(
-                        f"dims: {leaf.name!r} calls batch axis {axis} {name!r} and {by!r} calls it {first!r}; give the "
-                        "batch axes one name, or only name the axes behind them"
-                    )
-        return {place: name for place, (name, _) in claimed.items()}
+    def _full_names(self, leaf: Leaf) -> tuple[str | None, ...]:
+        """What the caller calls the axes of an entry, where all are meant and not only those behind the batch."""
+        given, unknown = self.given.get(leaf.key), (None,) * len(leaf.shape)
+        if given is None or not self._is_full(leaf, given):
+            return unknown
+        return given_dims({leaf.name: given}, leaf.key, unknown, leaf.shape, batch=())
 
     def _is_full(self, leaf: Leaf, given: Sequence[str | EllipsisType]) -> bool:
         """Whether the caller names all axes of an entry, and not only those behind the batch: the length says so.
@@ -153,18 +134,14 @@ class Namer:
             return len(given) == len(leaf.shape)
         return given[0] == (self.nodes[leaf.key[:-1]].dims[0] or "batch_0")
 
-    def _batch_from_template(self, key: Key, axis: int) -> str | None:
-        """The name of a batch axis without one, from the first entry below that the template has as it is.
+    def _batch_from_template(self, held: Sequence[Leaf], axis: int) -> str | None:
+        """The name of a batch axis without one, from the first of the entries with it that the template has as it is.
 
         Where an entry has fewer axes than in the template, the batch was reshaped: then only axes of the same size count.
         """
-        below = [
-            (leaf.shape, self.references[leaf.key])
-            for leaf in self.leaves
-            if leaf.key in self.references and leaf.batch_axes > axis and leaf.key[: len(key)] == key
-        ]
-        reshaped = any(len(shape) < len(reference.dims) for shape, reference in below)
-        for shape, reference in below:
+        known = [(leaf.shape, self.references[leaf.key]) for leaf in held if leaf.key in self.references]
+        reshaped = any(len(shape) < len(reference.dims) for shape, reference in known)
+        for shape, reference in known:
             if len(reference.dims) == len(shape) and not (reshaped and reference.shape[axis] != shape[axis]):
                 return str(reference.dims[axis])
         return None
@@ -184,7 +161,12 @@ class Namer:
                     f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
                     f"found {len(given)}: {given!r}"
                 )
-            # a batch axis has one name in the whole tensordict, which what was given for all axes has decided
+            for axis, (name, one) in enumerate(zip(self._full_names(leaf), lead, strict=False)):
+                if name is not None and name != one:
+                    raise ValueError(
+                        f"dims: {leaf.name!r} calls batch axis {axis} {name!r}, and it is called {one!r}; give the "
+                        f"batch axes one name, or only name the axes behind them"
+                    )
             names = (*lead, *given_dims({leaf.name: given}, leaf.key, names, leaf.shape, batch=lead)[len(lead) :])
         elif leaf.key in self.references and None not in names and len({*self.references[leaf.key].dims}) < len(names):
             # xarray allows, and so does a template, what is called twice, as long as it is not resolved here

@@ -18,10 +18,9 @@ from ..core.model import Key
 from ..core.naming import Dims
 from ..core.values import flatten, nested_shape, objects
 from ..dataset.describe import key_of
-from ..dataset.entries import with_numpy_dtype
+from ..dataset.entries import why_not, with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
-from .non_tensor import Array
-from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
+from .values import Array, numpy_from_tensor, tensor_from_numpy
 from .walking import Leaf, NonTensor
 
 
@@ -223,7 +222,7 @@ def _sizes(variables: Mapping[str, xr.Variable]) -> dict[Any, int]:
 def _split(ds: xr.Dataset) -> dict[Key, xr.Dataset]:
     """The variables of each group of a flat Dataset, under the names they have there."""
     keys = {name: key_of(name) for name in ds.variables}
-    nodes = {(): ds.drop_vars([name for name, key in keys.items() if len(key) > 1])}
+    nodes: dict[Key, xr.Dataset] = {(): ds.drop_vars([name for name, key in keys.items() if len(key) > 1])}
     for group in {key[:-1] for key in keys.values()} - {()}:
         own = {key[-1]: name for name, key in keys.items() if key[:-1] == group}
         coords = {name for name, full in own.items() if full in ds.coords}
@@ -243,17 +242,11 @@ def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:
     """Whether no tensordict can hold a variable, so that it was not left out on purpose."""
     try:
         variable = with_numpy_dtype(variable)
-    except ValueError:
-        return True
-    kind = variable.dtype.kind
-    if kind == "O":
-        return "calendar" in {*variable.encoding, *variable.attrs}
-    if kind in "mM":
-        try:
+        if variable.dtype.kind in "mM":
             tensor_from_numpy(variable.values, name=name)
-        except (OverflowError, TypeError, ValueError):
-            return True
-    return kind in "fcV" and torch_dtype(variable.dtype) is None
+    except (OverflowError, TypeError, ValueError):
+        return True
+    return why_not(variable) is not None
 
 
 def is_constant(values: Array, axis: int) -> bool:
