@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from xml.etree.ElementTree import fromstring
 
 import h5py
 import numpy as np
@@ -34,35 +34,9 @@ def buffer() -> xr.Dataset:
     ).td.set_batch_dims(["time", "member"])
 
 
-class _Balance(HTMLParser):
-    """Checks that every element that is opened is closed, and collects the text."""
-
-    VOID = frozenset({"input", "br", "meta"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
 def shown(html: str) -> str:
-    parser = _Balance()
-    parser.feed(html)
-    assert parser.open == []
-    return "".join(parser.text)
+    """The text of a page, in which every element that is opened is closed."""
+    return "".join(fromstring(html.replace("<details open>", "<details>")).itertext())
 
 
 def test_the_text_shows_batch_evidence_classes_dtypes_and_features(buffer):
@@ -88,14 +62,14 @@ def test_the_html_says_what_the_text_says(buffer):
     assert [words for words in said if words not in text] == []
 
 
-def test_thousands_of_variables_give_a_bounded_repr():
-    ds = xr.Dataset({f"v{n:04}": ("time", np.zeros(3, "f4")) for n in range(3000)})
+def test_hundreds_of_variables_give_a_bounded_repr():
+    ds = xr.Dataset({f"v{n:04}": ("time", np.zeros(3, "f4")) for n in range(300)})
     assert len(repr(ds.td).splitlines()) == LONGEST + 4
-    assert "... and 2980 more" in repr(ds.td)
+    assert "... and 280 more" in repr(ds.td)
     html = ds.td._repr_html_()
     assert "v0019" in html
     assert "v0020" not in html
-    assert "... and 2980 more" in html
+    assert "... and 280 more" in html
 
 
 def test_a_tree_has_html_too():
