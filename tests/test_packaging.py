@@ -22,7 +22,7 @@ OWN = "xarray-tensordict"
 
 CONDA_NAMES = {"torch": "pytorch", "dask": "dask-core", "matplotlib": "matplotlib-base"}
 """Packages that conda-forge calls otherwise."""
-ONLY_ON_PYPI = frozenset({"moto", "tensordict", "torchrl", "zarrs"})
+ONLY_ON_PYPI = frozenset({"moto", "tensordict", "torchdata", "torchrl", "zarrs"})
 """Packages that environment.yml takes from PyPI: conda-forge lacks them, or the extra that the tests need."""
 
 
@@ -111,6 +111,17 @@ def test_the_oldest_versions_that_are_tested_are_the_lowest_that_are_allowed():
     expected |= {"distributed": lowest(requirements("test")["distributed"]), "torch": pinned["torch"]}
     assert pinned == expected
     assert f"torch=={pinned['torch']}\n" in (ROOT / "constraints.txt").read_text()
+
+
+def test_the_newest_versions_that_are_tested_are_no_older_than_the_constraints():
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+    pinned = {each.name: Version(str(each.specifier).removeprefix("==")) for each in pins}
+    for line in (ROOT / "constraints-newest.txt").read_text().splitlines()[1:]:
+        asked = Requirement(line)
+        if asked.name == "torchrl":  # the newest one that takes the newest tensordict
+            assert asked.specifier.contains(pinned["torchrl"])
+        else:
+            assert lowest(asked).release[:2] >= pinned[asked.name].release[:2], line
 
 
 def test_the_workflow_runs_targets_of_the_makefile_and_every_python_that_is_declared():

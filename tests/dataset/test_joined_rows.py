@@ -74,16 +74,6 @@ def test_any_selection_is_that_of_the_joined_values(drawn):
     assert (found.dims, found.shape, found.dtype) == (expected.dims, expected.shape, expected.dtype)
 
 
-@settings(deadline=None)
-@given(LENGTHS, st.data())
-def test_points_are_those_of_the_joined_values(lengths, data):
-    parts = parts_of(lengths)
-    rows = data.draw(st.lists(st.integers(0, sum(lengths) - 1), min_size=1, max_size=5))
-    points = {"row": xr.Variable("point", rows), "f": xr.Variable("point", [row % 3 for row in rows])}
-    found = variable_of(JoinedRows([Counted(part) for part in parts], np.dtype("i8"))).isel(points)
-    np.testing.assert_array_equal(found.values, xr.Variable(("row", "f"), np.concatenate(parts)).isel(points).values)
-
-
 def test_only_the_parts_that_hold_the_rows_are_read_each_once():
     parts = [Counted(part) for part in parts_of([3, 0, 2, 4])]
     joined = variable_of(JoinedRows(parts, np.dtype("i8")))

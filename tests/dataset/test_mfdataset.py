@@ -8,12 +8,9 @@ import pytest
 import torch
 import xarray as xr
 from tensordict import TensorDict
-from xarray.backends.common import BackendArray
-from xarray.backends.zarr import ZarrArrayWrapper
 
+from written import assert_gives_back
 from xarray_tensordict import open_persistent
-from xarray_tensordict.formats.hdf5 import arrays as hdf5_arrays
-from xarray_tensordict.formats.raw.arrays import RawArray
 from xarray_tensordict.testing import assert_same_tensordict
 
 LENGTHS = (4, 2, 3)
@@ -86,14 +83,11 @@ def assert_lazy(ds: xr.Dataset) -> None:
 
 
 def assert_written_and_read_through_both_doors(ds: xr.Dataset, folder: Path) -> None:
-    for path in (folder / "joined.zarr", folder / "joined.h5"):
-        ds.td.to_zarr(path) if path.suffix == ".zarr" else ds.td.to_h5(path)
-        expected = ds.td.to_tensordict()
-        with xr.open_dataset(path, engine="tensordict") as again:
-            xr.testing.assert_identical(again.load(), ds.compute())
-            assert_same_tensordict(again.td.to_tensordict(), expected)
+    for write, path in ((ds.td.to_zarr, folder / "joined.zarr"), (ds.td.to_h5, folder / "joined.h5")):
+        write(path)
+        assert_gives_back(path, ds.compute())
         with open_persistent(path) as ptd:
-            assert_same_tensordict(ptd.to_tensordict(), expected)
+            assert_same_tensordict(ptd.to_tensordict(), ds.td.to_tensordict())
 
 
 class TestOfTensordicts:
@@ -101,20 +95,16 @@ class TestOfTensordicts:
     def test_the_concat_dim_is_the_batch(self, tmp_path, write):
         """HDF5 forgets names, so all are asked for by name."""
         parts = [buffer(number, length, ["time"]) for number, length in enumerate(LENGTHS)]
-        with open_many(written(write, parts, tmp_path), batch_dims="time") as ds:
+        paths = written(write, parts, tmp_path)
+        if write is not TENSORDICT_WRITERS["hdf5"]:
+            with open_many(paths) as ds:
+                assert_same_tensordict(ds.td.to_tensordict(), torch.cat(parts))
+        with open_many(paths, batch_dims="time") as ds:
             assert_lazy(ds)
             assert ds["next/obs"].chunks == (LENGTHS, (3,))
             assert (ds.td.batch_dims, ds.td.batch_size) == (("time",), (9,))
             assert_same_tensordict(ds.td.to_tensordict(), torch.cat(parts))
             assert_written_and_read_through_both_doors(ds, tmp_path)
-
-    @pytest.mark.parametrize(
-        "write", [TENSORDICT_WRITERS["zarr"], TENSORDICT_WRITERS["memmap"]], ids=["zarr", "memmap"]
-    )
-    def test_recorded_names_need_no_argument(self, tmp_path, write):
-        parts = [buffer(number, length, ["time"]) for number, length in enumerate(LENGTHS)]
-        with open_many(written(write, parts, tmp_path)) as ds:
-            assert_same_tensordict(ds.td.to_tensordict(), torch.cat(parts))
 
     @BUFFERS
     def test_without_names_the_leading_axis_is_called_batch_0_or_as_the_caller_says(self, tmp_path, write):
@@ -233,28 +223,6 @@ class TestAsXarrayDoes:
         with ds:
             assert ds.t2m.chunks == ((2, 2, 2, 2, 1), (3,))
 
-    def test_the_defaults_warn_as_for_every_engine_and_repeat_what_has_no_rows(self, paths):
-        with pytest.warns(FutureWarning) as told:
-            ds = xr.open_mfdataset(paths, engine="tensordict", combine="nested", concat_dim="time")
-        assert ds.orography.dims == ("time", "lat")
-        assert ds.td.batch_dims == ("time",)
-        ds.close()
-        zarr = [paths[0].with_name(f"plain-{n}") for n in range(3)]
-        for n, path in enumerate(zarr):
-            weather(n, LENGTHS[n]).to_zarr(path)
-        with pytest.warns(FutureWarning) as plain:
-            xr.open_mfdataset(zarr, engine="zarr", combine="nested", concat_dim="time").close()
-        assert {str(w.message) for w in told if w.category is FutureWarning} == {
-            str(w.message) for w in plain if w.category is FutureWarning
-        }
-
-    def test_the_new_defaults_of_xarray_keep_what_has_no_rows_once(self, paths):
-        with xr.set_options(use_new_combine_kwarg_defaults=True):
-            ds = xr.open_mfdataset(paths, engine="tensordict", combine="nested", concat_dim="time")
-        assert ds.orography.dims == ("lat",)
-        assert ds.td.batch_size == (9,)
-        ds.close()
-
     @pytest.mark.parametrize("join", [xr.concat, xr.combine_nested], ids=["concat", "combine_nested"])
     def test_opened_datasets_are_joined_by_hand(self, paths, join):
         opened = [xr.open_dataset(path, engine="tensordict", chunks={}) for path in paths]
@@ -273,39 +241,6 @@ class TestAsXarrayDoes:
         with open_many(grid, concat_dim=["run", "time"], data_vars="all") as ds:
             assert (ds.td.batch_dims, ds.td.batch_size) == (("run", "time"), (2, 6))
             assert ds.td.to_tensordict()["x"][:, :, 0].tolist() == [[0.0] * 3 + [1.0] * 3, [10.0] * 3 + [11.0] * 3]
-
-
-def test_nothing_but_metadata_and_indexes_is_read(tmp_path, monkeypatch):
-    parts = [weather(number, length) for number, length in enumerate(LENGTHS)]
-    read: list[tuple[int, ...]] = []
-    for owner in (ZarrArrayWrapper, RawArray, *_backend_arrays(hdf5_arrays)):
-        original = owner.__getitem__
-
-        def counted(self, key, original=original):
-            read.append(tuple(self.shape))
-            return original(self, key)
-
-        monkeypatch.setattr(owner, "__getitem__", counted)
-    for name in ("ours-zarr3", "ours-hdf5"):
-        folder = tmp_path / name
-        folder.mkdir()
-        paths = written(XARRAY_WRITERS[name], parts, folder)
-        read.clear()
-        with open_many(paths) as ds:
-            repr(ds.td)
-            repr(ds)
-            assert all(len(shape) < 2 for shape in read), "indexes and the entry _unbatched are read, data is not"
-            read.clear()
-            assert ds.t2m.sum().compute() > 0
-            assert (4, 3) in read
-
-
-def _backend_arrays(module):
-    return [
-        found
-        for found in vars(module).values()
-        if isinstance(found, type) and issubclass(found, BackendArray) and "__getitem__" in vars(found)
-    ]
 
 
 def test_stores_of_different_lengths_without_names_are_refused_with_the_dim_that_differs(tmp_path):

@@ -157,13 +157,6 @@ class TestRefused:
         with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
             xr.testing.assert_identical(found.load(), binned)
 
-    def test_a_dtype_that_dask_was_told_and_does_not_compute(self, tmp_path: Path, writer: str, layout: str) -> None:
-        ds = field()[["count"]].chunk(time=3)
-        halves = xr.apply_ufunc(lambda block: block / 2, ds, dask="parallelized", output_dtypes=["i8"])
-        with pytest.raises(TypeError, match="'count': its dtype was declared as int64, and dask computes float64"):
-            getattr(halves.td, writer)(tmp_path / "out", layout=layout)
-        assert not list(tmp_path.iterdir())
-
 
 # -- a packing outlives the values that it was made for -----------------------------------------------------------------
 
@@ -228,22 +221,6 @@ def test_integers_that_got_a_nan_are_written_as_floats(tmp_path: Path, writer: s
         getattr(shifted.td, writer)(tmp_path / "out", layout=layout)
     with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
         np.testing.assert_array_equal(found["n"].values, [np.nan, 0, 1, 2])
-
-
-@pytest.mark.parametrize("chunks", [None, 2], ids=["eager", "dask"])
-@pytest.mark.parametrize("values", [[1e6], [np.inf], [-16384.0]], ids=["too large", "infinite", "the code of NaN"])
-@pytest.mark.parametrize("how", ["asked for", "append"])
-def test_a_packing_that_was_asked_for_must_have_a_code_for_every_value(
-    tmp_path: Path, values: list[float], chunks: Any, how: str
-) -> None:
-    new = xr.Dataset({"x": ("time", values)})
-    new = new if chunks is None else new.chunk(chunks)
-    before = packed_store(tmp_path).load()
-    asked: dict[str, Any] = {"append_dim": "time"} if how == "append" else {"mode": "w", "encoding": {"x": PACKED}}
-    with pytest.raises(ValueError, match=r"'x': int16 with scale_factor=0\.5, .* does not hold"):
-        new.td.to_zarr(tmp_path / "packed.zarr", layout="xarray", **asked)
-    with xr.open_dataset(tmp_path / "packed.zarr", engine="tensordict") as found:
-        xr.testing.assert_identical(found.load(), before)
 
 
 def test_files_that_are_packed_each_in_its_own_way_are_concatenated_without_loss(tmp_path: Path) -> None:
@@ -311,34 +288,12 @@ class TestAValueThatHasBecomeTheFillValue:
             getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
         assert not (tmp_path / "out").exists()
 
-    def test_is_refused_where_rows_are_appended(self, tmp_path, writer, encoding, told) -> None:
-        path = filled_store(tmp_path, writer, encoding)
-        with xr.open_dataset(path, engine="tensordict") as there:
-            dtype = there["x"].dtype
-        rows = xr.Dataset({"x": ("time", np.array([-999], dtype))}, coords={"time": [3]})
-        with pytest.raises(ValueError, match=r"'x': (float32|int16) with .* does not hold -999\.0"):
-            getattr(rows.td, writer)(path, append_dim="time")
-        getattr((rows + 2).td, writer)(path, append_dim="time")
-        with xr.open_dataset(path, engine="tensordict") as found:
-            np.testing.assert_array_equal(found["x"].values, [1, np.nan, 3, -997])
-
     def test_missing_values_stay_missing(self, tmp_path, writer, encoding, told) -> None:
         with xr.open_dataset(filled_store(tmp_path, writer, encoding), engine="tensordict") as ds:
             ds["x"].encoding = dict(encoding)
             getattr(ds.td, writer)(tmp_path / "out", layout="xarray")
             with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
                 np.testing.assert_array_equal(found["x"].values, [1, np.nan, 3])
-
-
-@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
-def test_integers_stay_integers_whatever_stood_for_missing_ones(tmp_path: Path, writer: str) -> None:
-    ds = xr.Dataset({"n": ("time", np.array([0, -1, 2], "i4"))})
-    for number, encoding in enumerate(({"_FillValue": -1}, {"missing_value": 0}, {"scale_factor": 2.0})):
-        ds["n"].encoding = dict(encoding)
-        getattr(ds.td, writer)(tmp_path / f"{number}", layout="xarray")
-        with xr.open_dataset(tmp_path / f"{number}", engine="tensordict") as found:
-            xr.testing.assert_identical(found.load(), ds)
-            assert found["n"].dtype == "i4"
 
 
 # -- the record of the batch, and the dims it speaks of -----------------------------------------------------------------

@@ -138,6 +138,25 @@ def test_where_nothing_says_what_became_of_a_chosen_dim_a_warning_names_it(
     assert not kept or set(kept) <= {*found.batch_dims}
 
 
+@pytest.mark.parametrize(
+    ("names", "choice", "expected"),
+    [
+        ({"latitude": "longitude", "longitude": "latitude"}, ["latitude"], ("longitude",)),
+        ({"latitude": "member", "member": "latitude"}, ["member", "latitude"], ("latitude", "member")),
+    ],
+)
+def test_dims_whose_names_were_exchanged_are_followed_by_their_sizes(
+    ensemble: xr.Dataset, names: dict[str, str], choice: list[str], expected: tuple[str, ...]
+) -> None:
+    chosen = ensemble.drop_vars(["latitude", "longitude"]).td.set_batch_dims(choice)
+    renamed = chosen.rename(names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InferredBatchWarning)
+        assert renamed.td.batch_dims == expected
+        assert chosen.transpose("longitude", "latitude", ...).td.batch_dims == tuple(choice)
+    np.testing.assert_array_equal(renamed.td.to_tensordict()["t2m"], chosen.td.to_tensordict()["t2m"])
+
+
 def test_a_quantile_is_no_new_name_and_no_batch_dim(ensemble: xr.Dataset) -> None:
     reduced = ensemble.td.set_batch_dims(["latitude", "time"]).quantile([0.1, 0.9], "time")
     with pytest.warns(
@@ -176,19 +195,19 @@ def test_a_dim_that_is_reduced_away_leaves_the_choice_in_silence(ensemble, choic
     assert found == left or not left
 
 
+WRITERS: dict[str, Callable[[xr.Dataset, Path], Any]] = {
+    "zarr": lambda ds, path: ds.to_zarr(path, consolidated=False),
+    "zarr of ds.td": lambda ds, path: ds.td.to_zarr(path),
+    "netcdf": lambda ds, path: ds.to_netcdf(path, engine="h5netcdf"),
+    "h5 of ds.td": lambda ds, path: ds.td.to_h5(path),
+}
+
+
 @pytest.mark.parametrize("choice", CHOICES, ids="-".join)
-@pytest.mark.parametrize("kind", ["zarr", "zarr of ds.td", "netcdf", "h5 of ds.td"])
-def test_a_choice_comes_back_from_a_store(ensemble, choice, kind, tmp_path: Path) -> None:
-    chosen = ensemble.td.set_batch_dims(choice)
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_choice_comes_back_from_a_store(ensemble, choice, write, tmp_path: Path) -> None:
     path = tmp_path / "store"
-    if kind == "zarr":
-        chosen.to_zarr(path, consolidated=False)
-    elif kind == "zarr of ds.td":
-        chosen.td.to_zarr(path)
-    elif kind == "netcdf":
-        chosen.to_netcdf(path, engine="h5netcdf")
-    else:
-        chosen.td.to_h5(path)
+    write(ensemble.td.set_batch_dims(choice), path)
     with xr.open_dataset(path, engine="tensordict") as ds:
         assert ds.td.batch_dims == tuple(choice)
         renamed = ds.rename(latitude="lat")

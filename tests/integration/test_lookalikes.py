@@ -247,17 +247,3 @@ def test_what_was_opened_is_written_and_read_again(tmp_path: Path, store: Lookal
         assert (copy.td.batch_dims, copy.td.batch_size) == (store.names, store.sizes)
         assert_same_tensordict(copy.td.to_tensordict(), ds.td.to_tensordict())
     ds.close()
-
-
-def test_what_is_not_shown_is_named_and_the_ways_to_it_work(tmp_path: Path) -> None:
-    path = demos(tmp_path / "store")
-    ds = xr.open_dataset(path, engine="tensordict")
-    assert not ds.variables
-    assert "3 groups with a batch of their own" in repr(ds.td)
-    with xr.open_datatree(path, engine="tensordict") as dt:
-        joined = dt["data"].td.concat("time")
-    assert joined.sizes["time"] == 18
-    with open_persistent(path) as ptd, pytest.raises(KeyError, match=r"has a batch of its own and is not shown"):
-        ptd["data", "demo_0", "actions"]
-    with open_persistent(path, nested=True) as ptd:
-        assert ptd["data", "demo_2"].batch_size == (6,)

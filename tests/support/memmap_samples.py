@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
 
 import xarray_tensordict
 from xarray_tensordict.testing import assert_same_tensordict
+
+
+@tensorclass
+class Step:
+    obs: torch.Tensor
+    task: Any
 
 
 def both_doors(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:

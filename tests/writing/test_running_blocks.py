@@ -22,19 +22,30 @@ def of_blocks(values: Any, declared: str) -> xr.Dataset:
     return xr.Dataset({"a": ("time", blocks)}).td.set_batch_dims("time")
 
 
-@pytest.mark.parametrize("compute", [True, False])
-def test_a_memory_mapped_tensordict_refuses_blocks_that_lose_values_by_the_dtype_they_were_declared_with(
-    tmp_path: Path, compute: bool
+WRITERS: dict[str, dict[str, Any]] = {
+    "to_memmap": {},
+    "to_memmap later": {"compute": False},
+    "to_zarr": {},
+    "to_zarr for xarray": {"layout": "xarray"},
+    "to_h5": {},
+    "to_h5 for xarray": {"layout": "xarray"},
+}
+
+
+@pytest.mark.parametrize(("writer", "options"), WRITERS.items(), ids=WRITERS)
+def test_blocks_that_lose_values_by_the_dtype_they_were_declared_with_are_refused(
+    tmp_path: Path, writer: str, options: dict[str, Any]
 ) -> None:
     def write(ds: xr.Dataset) -> None:
-        delayed = ds.td.to_memmap(tmp_path / "mapped", compute=compute)
+        delayed = getattr(ds.td, writer.split()[0])(tmp_path / "store", **options)
         if delayed is not None:
             delayed.compute()
 
     with pytest.raises(TypeError, match="'a': its dtype was declared as int64, and dask computes float64"):
         write(of_blocks(np.arange(12) * 1.5, "int64"))
+    assert options.get("compute") is False or not list(tmp_path.iterdir())
     write(of_blocks(np.arange(12, dtype="int32"), "int64"))
-    found = xr.open_dataset(tmp_path / "mapped", engine="tensordict")["a"]
+    found = xr.open_dataset(tmp_path / "store", engine="tensordict")["a"]
     np.testing.assert_array_equal(found.values, np.arange(12))
     assert found.dtype == np.int64
 

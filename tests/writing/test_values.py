@@ -115,6 +115,7 @@ def test_complex_numbers_that_are_the_fill_value_are_kept(tmp_path: Path, kind: 
     assert_same(read(tmp_path / "a"), ds["v"].values)
 
 
+PACKED = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -32768}
 ASKED = {
     "bool": ([0, 2], {"dtype": "bool"}, "does not hold 2"),
     "no scale": ([1.0, 2.0], {"dtype": "int16", "scale_factor": 0.0, "_FillValue": -1}, "does not hold 1.0"),
@@ -123,6 +124,9 @@ ASKED = {
     "two fills": ([1.0], {"_FillValue": 1e20, "missing_value": -1.0}, "one value stands for what is missing"),
     "the fill value": ([1.0, 7.0], {"_FillValue": 7.0}, "does not hold 7.0"),
     "complex": ([1 + 1j], {"dtype": "int16"}, "does not hold"),
+    "too large": ([1e6], PACKED, r"int16 with scale_factor=0\.5, .* does not hold 1000000"),
+    "infinite": ([np.inf], PACKED, "does not hold inf"),
+    "the code of NaN": ([-16384.0], PACKED, "does not hold -16384"),
 }
 
 
@@ -164,6 +168,8 @@ THERE = {
     "float32": ({"_FillValue": np.float32(1e20), "dtype": "f4"}, np.array([1, np.nan], "f4"), np.float32(1e20), 2.0),
     "integers": ({"_FillValue": -1, "dtype": "i8"}, [1.0, np.nan], -1.0, 2.0),
     "between integers": ({"_FillValue": -1, "dtype": "i8"}, [1.0, np.nan], 1.5, 2.0),
+    "packed": (PACKED, [0.5, np.nan], 1e6, 2.5),
+    "the code of NaN": (PACKED, [0.5, np.nan], -16384.0, 2.5),
     "days": (
         {"_FillValue": 3, "dtype": "i4", "units": "days since 1970-01-01"},
         np.array(["1970-01-02", "NaT"], "M8[ns]"),

@@ -222,9 +222,10 @@ class LazyTensorDict(PersistentTensorDict):
 
     def _get_metadata(self, key: Any) -> dict[str, Any]:
         try:
-            return self._describe(tensordict.unravel_key(key))
+            described: dict[str, Any] = self._describe(tensordict.unravel_key(key))
         except TypeError as error:  # left out; `key in td.keys()` asks here, and knows a KeyError
             raise KeyError(str(error)) from None
+        return described
 
     def _index_tensordict(self, index: Any, new_batch_size: Any = None, names: Any = None) -> Any:
         return self._read_rows(index)

@@ -194,7 +194,7 @@ def _by_recorded_names(
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
     followed, unclear = _followed(gone, then, record, ballot)
-    now = {dim: dim for dim in then if dim in sizes} | followed
+    now = {dim: dim for dim in then if dim in sizes} | followed | _exchanged(record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
@@ -260,6 +260,18 @@ def _followed(
             ):
                 unclear.add(old)
     return found, gone & unclear - found.keys()
+
+
+def _exchanged(record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
+    """What dims are called now whose names were exchanged: that leaves the sizes in their places, a transposition moves them."""
+    for variable, before in record.axes.items():
+        info = ballot.by_path.get(variable)
+        if info is not None and sorted(map(str, info.dims)) == sorted(before):
+            moved = [(old, str(dim), size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
+            lengths = record.lengths
+            if moved and all(lengths.get(old) == size != lengths.get(dim) for old, dim, size in moved):
+                return {old: dim for old, dim, _ in moved}
+    return {}
 
 
 def _dims_in_front(

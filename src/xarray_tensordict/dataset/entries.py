@@ -5,7 +5,7 @@ Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -256,7 +256,7 @@ def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
 def why_not(variable: xr.Variable) -> str | None:
     """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    calendar = _calendar(variable) if dtype.kind == "O" else None
+    calendar = calendar_of(variable) if dtype.kind == "O" else None
     if calendar is not None:
         return (
             f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
@@ -269,7 +269,7 @@ def why_not(variable: xr.Variable) -> str | None:
     return None
 
 
-def _calendar(variable: xr.Variable) -> Any:
+def calendar_of(variable: xr.Variable) -> Any:
     """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
     declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
     if declared is not None or not (in_memory(variable) or is_index_data(variable)):
@@ -295,8 +295,12 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
 
 
 def check_paths(ds: xr.Dataset) -> None:
-    """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
-    keys = {key_of(name): name for name in ds.variables}
+    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
+    keys: dict[Key, Hashable] = {}
+    for name in ds.variables:
+        other = keys.setdefault(key_of(name), name)
+        if other is not name:
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
     for key, name in keys.items():
         if "" in key:
             raise ValueError(

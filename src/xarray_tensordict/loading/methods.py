@@ -32,16 +32,18 @@ class LoadingMethods:
         shuffle: bool | Literal["full"] = False,
         seed: int | None = None,
         epoch: int = 0,
+        start: int = 0,
         drop_last: bool = False,
         window: Mapping[str, int] | None = None,
         stride: int = 1,
         within: str | None = None,
         gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         device: Any = None,
         buffer_size: int | None = None,
+        keep: int = 256 << 20,
         batch_dims: BatchDims | None = None,
         coords: bool | Iterable[str] = True,
         unbatched: Unbatched = "drop",
@@ -62,6 +64,8 @@ class LoadingMethods:
             must be given.
         epoch
             The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
+        start
+            The batch that the first epoch begins with, to go on where a loop was interrupted; those before are not read.
         drop_last
             Leave out a last batch that is not full.
         window
@@ -81,12 +85,18 @@ class LoadingMethods:
             How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
         rank, world_size
             Of several processes each gets the same number of batches, and no row of another. Up to ``world_size - 1``
-            rows are left out of an epoch; with a shuffle others in each.
+            rows are left out of an epoch; with a shuffle others in each. By default those of ``torch.distributed`` where it
+            is initialised; ``rank=0, world_size=1`` give all rows to one process.
         device
             Where batches are sent; to a GPU through pinned memory, without waiting.
         buffer_size
             For ``shuffle=True`` how many samples are shuffled together, for ``"full"`` how many are read together; by default
             10,000, less where they would take more than 256 MB.
+        keep
+            How many bytes of decoded chunks are kept for the next epoch, of stores that are compressed or far away; those that
+            were not used for longest are forgotten first. Nothing is kept of what would be forgotten before it is used
+            again: of a store more than four times as large, and without a shuffle of one that is larger. 0 keeps nothing:
+            each epoch reads the store as it is then.
         batch_dims, coords, unbatched, exclude
             As in :meth:`to_tensordict`.
 
@@ -120,6 +130,7 @@ class LoadingMethods:
             shuffle=shuffle,
             seed=seed,
             epoch=epoch,
+            start=start,
             drop_last=drop_last,
             window=window,
             stride=stride,
@@ -130,6 +141,7 @@ class LoadingMethods:
             world_size=world_size,
             device=device,
             buffer_size=buffer_size,
+            keep=keep,
             coords=coords,
             unbatched=unbatched,
             exclude=exclude,
@@ -152,9 +164,9 @@ class LoadingMethods:
         batch_dims
             As in :meth:`batches`.
         **options
-            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``;
-            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
-            ``buffer_size``.
+            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``,
+            ``keep``; with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``,
+            ``prefetch``, ``buffer_size``.
 
         Returns
         -------

@@ -23,8 +23,9 @@ from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
+from .dates import with_standard_dates
 from .stored_form import Format, Layout, Place, Stored, store_form
-from .values import is_packing, read_now, streamed
+from .values import check_text, is_packing, read_now, streamed
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 
@@ -245,6 +246,7 @@ def check_names(ds: xr.Dataset) -> None:
     for name in ds.variables:
         if not isinstance(name, str):
             raise TypeError(f"variable {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
+        check_text([name], f"the name of variable {name!r}")
     for dim in ds.dims:
         if not isinstance(dim, str):
             raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
@@ -321,6 +323,8 @@ def plan_write(
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
             group.batch_record = record_of(batch)
+        if layout == "tensordict":
+            node.variables = with_standard_dates(node.variables, node.names)
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:

@@ -1,6 +1,5 @@
 """``append_dim=``: what stays true after each append, and what is refused before a byte is written."""
 
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -198,5 +197,3 @@ def test_a_record_that_others_left_behind_is_corrected_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match="batch size"):
         found = reopened(path)
     assert found["x"].shape == (5,)
-
-
