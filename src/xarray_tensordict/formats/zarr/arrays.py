@@ -235,19 +235,14 @@ class ZarrArray(BackendArray):
 
     Attributes
     ----------
-    otherwise
-        The array of xarray.
-    is_far
-        Whether its store is far away.
+    otherwise, is_far
+        The array of xarray, and whether its store is far away.
     """
 
     def __init__(self, array: Any, where: str, guard: Guard | None, *, far: bool = False) -> None:
-        self.otherwise = array
-        self.is_far = far
-        self._where = where
-        self._guard = guard
-        self.dtype = array.dtype
-        self.shape = array.shape
+        self.otherwise, self.is_far = array, far
+        self._where, self._guard = where, guard
+        self.dtype, self.shape = array.dtype, array.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         with self._reading(key):
