@@ -319,6 +319,12 @@ def is_remote(source: Any) -> bool:
     return isinstance(base, Store) and not isinstance(base, _LOCAL)
 
 
+def is_far(store: Any) -> bool:
+    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
+    return getattr(store, "is_far", False) or is_remote(store) or (isinstance(store, WrapperStore) and not own)
+
+
 # -- documents of metadata ---------------------------------------------------------------------------------------------
 
 

@@ -19,13 +19,14 @@ import torch
 import xarray as xr
 
 from .._compat.xarray import backend_array, is_bare, on_backend, positional, read, stored_place, zarr_array
+from .._compat.zarr import is_far
 from ..core.blocks import borders, merged_chunks, row_blocks
 from ..dataset.entries import Entry
 from ..formats.array_wrappers import FieldArray, OuterArray, WidenedArray, read_outer
 from ..formats.hdf5.arrays import Hdf5Array
 from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS, reuse_memory
-from ..formats.zarr.remote import AHEAD_BYTES, AT_ONCE, SHARD_BYTES, is_far, reads_far
+from ..formats.zarr.remote import AHEAD_BYTES, AT_ONCE, SHARD_BYTES, reads_far
 from .values import is_plain, tensor_from_numpy, torch_dtype
 
 _CORES = os.cpu_count() or 1

@@ -118,7 +118,8 @@ def of_variable(variable: xr.Variable, name: str, how: Callable[[Any], Any] = re
     """The read of a variable by xarray or dask, into a numpy array; `how` reads what dask does not hold."""
     if variable.chunks is not None:
         return Read(name, variable.nbytes, delayed=variable.data)
-    return Read(name, variable.nbytes, [partial(how, variable)], threads=AT_ONCE if reads_far(variable) else THREADS)
+    far = not isinstance(variable, xr.IndexVariable) and reads_far(variable)  # an index is in memory
+    return Read(name, variable.nbytes, [partial(how, variable)], threads=AT_ONCE if far else THREADS)
 
 
 def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool = True) -> Read:

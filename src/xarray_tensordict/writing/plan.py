@@ -329,8 +329,8 @@ def plan_write(
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
             group.batch_record = record_of(batch)
-        if layout == "tensordict":
-            node.variables = with_standard_dates(node.variables, node.names)
+            if any(variable.dtype.kind == "O" for variable in node.variables.values()):
+                node.variables = with_standard_dates(node.variables, node.names)
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:

@@ -21,7 +21,7 @@ from xarray.core.indexing import LazilyIndexedArray
 from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import get_bytes, is_remote, join, on_store, read_documents, read_together, run, with_dims
+from ..._compat.zarr import get_bytes, is_far, is_remote, join, on_store, read_documents, read_together, run, with_dims
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -47,7 +47,7 @@ from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, open_node, state_of, unpickles
-from .remote import MERGED, AtOnce, is_far
+from .remote import MERGED, AtOnce
 from .transaction import tell_incomplete
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {

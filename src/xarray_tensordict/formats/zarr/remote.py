@@ -21,7 +21,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from ..._compat.xarray import backend_array, zarr_array
-from ..._compat.zarr import is_remote
+from ..._compat.zarr import is_far, is_remote
 
 AT_ONCE = 64
 """How many requests are on their way at once, in the whole process."""
@@ -44,12 +44,6 @@ _CONCURRENCY = "async.concurrency"
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def is_far(store: Any) -> bool:
-    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
-    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
-    return isinstance(store, AtOnce) or is_remote(store) or (isinstance(store, WrapperStore) and not own)
-
-
 def reads_far(variable: xr.Variable) -> bool:
     """Whether reading a lazy variable is mostly waiting."""
     array: Any = backend_array(variable)
@@ -61,6 +55,8 @@ def reads_far(variable: xr.Variable) -> bool:
 
 class AtOnce(WrapperStore[Store]):
     """A store that is far away, of which no more is asked at once than :func:`at_once` says, whoever reads."""
+
+    is_far = True
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         async with _slots():
@@ -121,11 +117,8 @@ _raised = _Raised()
 
 
 @contextmanager
-def many_at_once(far: bool = True) -> Iterator[None]:
+def many_at_once() -> Iterator[None]:
     """Let zarr ask for `AT_ONCE` chunks of what is far away at once, unless the user has chosen how many."""
-    if not far:
-        yield
-        return
     _raised.change(1)
     try:
         yield
