@@ -177,6 +177,8 @@ def _item(item: Any) -> Any:
         return slice(
             *(None if bound is None else operator.index(bound) for bound in (item.start, item.stop, item.step))
         )
+    if isinstance(item, np.bool_):  # older releases of numpy take it for an int
+        raise IndexError(f"a NumPy bool is not a valid index: {item!r}; use bool(...) or a mask")
     if isinstance(item, (list, range, np.ndarray)):
         array = np.asarray(item)
         if array.size and array.dtype.kind not in "biu":
