@@ -292,7 +292,7 @@ class RowReader:
             try:
                 read = iter(read_all(jobs))
             except Exception as error:
-                _blame(error, jobs)
+                blame(error, jobs)
                 raise
             made = [[each.column.tensor([next(read) for _ in reads]) for reads in each.reads] for each in wanted]
         except BaseException as error:
@@ -429,7 +429,7 @@ def _concatenated(values: Sequence[Values]) -> Values:
     return from_codes(joined, values[0].dtype) if isinstance(values[0], torch.Tensor) else joined
 
 
-def _blame(error: BaseException, jobs: Sequence[Read]) -> None:
+def blame(error: BaseException, jobs: Sequence[Read]) -> None:
     """Note the variable that cannot be read; of those that dask computes together, it is looked for."""
     if any(repr(job.name) in note for job in jobs for note in getattr(error, "__notes__", ())):
         return
