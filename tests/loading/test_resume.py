@@ -107,7 +107,7 @@ def test_what_comes_before_is_not_read(options, whole, rest, counted, monkeypatc
     monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
     ds, chunks = counted
     size = 1 if options.get("shuffle") == "full" else 5
-    batches = ds.td.batches(size, seed=1, prefetch=0, **options)
+    batches = ds.td.batches(size, seed=1, prefetch=0, keep=0, **options)
     quarter = len(batches) * 3 // 4
     chunks.clear()
     list(batches)

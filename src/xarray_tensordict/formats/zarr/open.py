@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
 from ..._compat.zarr import (
     METADATA_KEYS,
@@ -265,6 +265,12 @@ def _open(root: _Root, owns: bool) -> Opened:
             return Opened(node, owns, None if listed is not None else state, tree)
         committed = as_committed(place.store, place.path, node.attrs.asdict(), description)
         root, state = replace(root, place=StorePath(committed, place.path)), state_of(place.store)
+
+
+def is_far(store: Any) -> bool:
+    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
+    return is_remote(store) or (isinstance(store, WrapperStore) and not own)
 
 
 def state_of(store: Any) -> Any:
