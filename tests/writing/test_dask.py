@@ -1,7 +1,6 @@
 """Writing what dask holds, and what is lazy: streaming, default chunks, incomplete stores, HDF5, the bar."""
 
 import builtins
-import io
 import subprocess
 import sys
 import threading
@@ -369,9 +368,3 @@ def test_both_doors_give_what_dask_wrote(tmp_path):
             lazy = xarray_tensordict.open_persistent(tmp_path / name)
             assert_same_tensordict(lazy.to_tensordict(), ds.td.to_tensordict())
             lazy.close()
-
-
-def test_a_file_object_takes_blocks(tmp_path):
-    stream = io.BytesIO()
-    era().chunk(time=1).td.to_h5(stream)
-    assert_gives_back(stream.getvalue(), era())

@@ -206,7 +206,7 @@ def samples_of(
     table = (math.prod(sizes[:-1]), sizes[-1])
     begins = np.zeros(table, bool)
     if within is not None:
-        begins |= changes(_labels(ds, within, dims[: lead + 1], sizes).reshape(table))
+        begins |= changes(labels(ds, "within", within, dims[: lead + 1], sizes).reshape(table))
     if gaps is not None:
         begins |= _gaps(ds, gaps, dims[: lead + 1], sizes, table)
     windows = find_windows(table, width, stride, begins)
@@ -257,24 +257,26 @@ def whole_number(value: Any, what: str, least: int) -> int:
     return number
 
 
-def _labels(ds: xr.Dataset, within: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The episode of each row: numbers for objects, the same for all that are missing (None, NaN, NA)."""
-    variable = _column(ds, "within", within, dims)
+def labels(
+    ds: xr.Dataset, option: str, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """The label of each row, such as its episode: numbers for objects, the same for all that are missing (None, NaN, NA)."""
+    variable = _column(ds, option, name, dims)
     if variable.dtype.kind == "b":
-        ones = [dim for dim in ds.variables[within].dims if dim not in variable.dims]
+        ones = [dim for dim in ds.variables[name].dims if dim not in variable.dims]
         squeezed = f".squeeze({ones!r})" if ones else ""
         raise ValueError(
-            f"within: {within!r} holds flags, and episodes are runs of equal values; number them first: "
-            f"ends = ds[{within!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
+            f"{option}: {name!r} holds flags, and episodes are runs of equal values; number them first: "
+            f"ends = ds[{name!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
-    values = _read(variable, within, dims, sizes)
+    values = _read(variable, name, dims, sizes)
     if values.dtype.kind != "O":
         return values
     try:
         found, _ = pd.factorize(values.ravel())
     except TypeError:
         raise TypeError(
-            f"within: {within!r} holds objects such as {values.flat[0]!r:.60}, which cannot be compared as labels of episodes; "
+            f"{option}: {name!r} holds objects such as {values.flat[0]!r:.60}, which cannot be compared as labels of episodes; "
             f"pass a variable of numbers or strings"
         ) from None
     return np.asarray(found).reshape(sizes)

@@ -28,9 +28,17 @@ from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once
 from ..formats.zarr.remote import AT_ONCE
 from ..warnings import LeftOutWarning, warn
-from .non_tensor import python_value, rows_from_numpy
 from .selection import Selection
-from .values import broadcast, from_codes, is_plain, tensor_from_numpy, to_codes, torch_dtype
+from .values import (
+    broadcast,
+    from_codes,
+    is_plain,
+    python_value,
+    rows_from_numpy,
+    tensor_from_numpy,
+    to_codes,
+    torch_dtype,
+)
 
 WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""

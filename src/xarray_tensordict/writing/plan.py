@@ -5,7 +5,7 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,12 @@ class Source:
     classes: Mapping[Key, EntryClass]
     flat: xr.Dataset
     flat_batches: dict[Key, tuple[str | None, ...]]
+
+    def variables(self) -> Iterator[tuple[Key, str, xr.Variable]]:
+        """The path of each variable, how messages call it, and the variable under the dims of its group."""
+        for key, node in self.nodes.items():
+            for local, variable in node.variables.items():
+                yield (*key, local), node.names[local], variable
 
 
 @dataclass

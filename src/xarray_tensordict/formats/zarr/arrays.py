@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numcodecs
 import numpy as np
@@ -76,9 +76,6 @@ def _parsed(content: Any, what: str) -> dict[str, Any]:
     return value if type(value) is dict else checked(value, dict[str, Any], what)  # JSON has no other keys than texts
 
 
-_MOST_BYTES = 2**63
-
-
 class Nodes:
     """Groups and arrays from documents. Arrays of a store are often alike but for their attributes: those are parsed once."""
 
@@ -124,7 +121,7 @@ def _array_of(document: dict[str, Any], kind: Any, place: StorePath, what: str) 
         array = array_of(plain, place)
     repr(array.metadata)  # codecs of numcodecs take any setting, and some fail when they are shown
     itemsize = max(array.dtype.itemsize, 1)
-    if math.prod(kind.shape) * itemsize >= _MOST_BYTES:
+    if math.prod(kind.shape) * itemsize >= 2**63:
         raise ValueError(
             f"{what}: an array of shape {kind.shape} and {itemsize} bytes an element is larger than any can be"
         )
@@ -351,9 +348,7 @@ class EncodedChunks:
     chunk: int
     codec: Any
 
-    @property
-    def is_compressed(self) -> bool:
-        return True
+    is_compressed: ClassVar[bool] = True
 
     def view(self, start: int, stop: int) -> Buffer | None:
         """None: parts of rows are read by zarr, chunk by chunk; here all chunks would be held at once."""
