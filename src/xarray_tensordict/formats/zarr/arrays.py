@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -274,7 +274,7 @@ class ZarrArray(BackendArray):
         for picked, size in zip(key.tuple, self.shape, strict=True):
             if not isinstance(picked, slice):
                 counted_from_start(np.asarray(picked), size)
-        with named_errors(self._where), many_at_once(self.is_far):
+        with named_errors(self._where), many_at_once() if self.is_far else nullcontext():
             try:
                 yield
             finally:

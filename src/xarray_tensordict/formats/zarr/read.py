@@ -60,8 +60,8 @@ from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
-from .open import Opened, Tree, open_node, state_of, unpickles
-from .remote import MERGED, AtOnce, is_far
+from .open import Opened, Tree, is_far, open_node, state_of, unpickles
+from .remote import MERGED, AtOnce
 from .transaction import tell_incomplete
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
