@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from zarr.storage import MemoryStore, WrapperStore
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict._compat.zarr import is_far
 from xarray_tensordict.formats.zarr import remote
+from xarray_tensordict.formats.zarr.open import is_far
 from xarray_tensordict.loading.kept import chunk_marks
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -186,7 +186,6 @@ def test_a_map_style_dataset_keeps_chunks(far, workers):
 
 def test_what_somebody_else_wraps_around_a_store_may_be_far_away():
     assert is_far(FarStore(MemoryStore()))
-    assert is_far(remote.AtOnce(MemoryStore()))
     assert not is_far(MemoryStore())
     assert not is_far(zarr.storage.LoggingStore(MemoryStore()))
 

@@ -23,9 +23,8 @@ from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .dates import with_standard_dates
 from .stored_form import Format, Layout, Place, Stored, store_form
-from .values import check_text, is_packing, read_now, streamed
+from .values import check_text, is_packing, read_now, streamed, with_standard_dates
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 

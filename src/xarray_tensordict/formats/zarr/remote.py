@@ -15,13 +15,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import xarray as xr
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from ..._compat.xarray import backend_array, zarr_array
-from ..._compat.zarr import is_far, is_remote
+from ..._compat.zarr import is_remote
 
 AT_ONCE = 64
 """How many requests are on their way at once, in the whole process."""
@@ -44,19 +42,8 @@ _CONCURRENCY = "async.concurrency"
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def reads_far(variable: xr.Variable) -> bool:
-    """Whether reading a lazy variable is mostly waiting."""
-    array: Any = backend_array(variable)
-    while hasattr(array, "wrapped"):
-        array = array.wrapped
-    stored = None if array is None else zarr_array(array)
-    return stored is not None and is_far(stored.store)
-
-
 class AtOnce(WrapperStore[Store]):
     """A store that is far away, of which no more is asked at once than :func:`at_once` says, whoever reads."""
-
-    is_far = True
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         async with _slots():
@@ -118,7 +105,7 @@ _raised = _Raised()
 
 @contextmanager
 def many_at_once() -> Iterator[None]:
-    """Let zarr ask for `AT_ONCE` chunks of what is far away at once, unless the user has chosen how many."""
+    """Let zarr ask for `AT_ONCE` chunks at once, unless the user has chosen how many."""
     _raised.change(1)
     try:
         yield
