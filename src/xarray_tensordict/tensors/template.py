@@ -20,8 +20,7 @@ from ..core.values import flatten, nested_shape, objects
 from ..dataset.describe import key_of
 from ..dataset.entries import why_not, with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
-from .non_tensor import Array
-from .values import numpy_from_tensor, tensor_from_numpy
+from .values import Array, numpy_from_tensor, tensor_from_numpy
 from .walking import Leaf, NonTensor
 
 
