@@ -26,8 +26,17 @@ from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .dates import why_refused
-from .values import as_declared, check_text, decoded_dtype, encoded, is_packing, map_values, packed, read_now
+from .values import (
+    as_declared,
+    check_text,
+    decoded_dtype,
+    encoded,
+    is_packing,
+    map_values,
+    packed,
+    read_now,
+    why_refused,
+)
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
