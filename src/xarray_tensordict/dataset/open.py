@@ -381,7 +381,11 @@ def _decode_group(
     }
     for name, variable in decoded.items():
         array = group.arrays.get(name)
-        role = array.role if array is not None and _decodes_role(array, options) else None
+        # with decode_coords=False only the role of text and objects counts, which are no data variables
+        counts = (
+            options.decoders.get("decode_coords") is not False or array is None or array.dtype.kind not in "biufcmM"
+        )
+        role = array.role if array is not None and counts else None
         # an index stays a coordinate where its dim had to be renamed
         is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
         if is_index or role == "coord":
@@ -389,11 +393,6 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
-
-
-def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
-    """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
-    return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
 def _decodes(

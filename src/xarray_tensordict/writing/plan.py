@@ -18,9 +18,8 @@ from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
 from ..core.naming import local_dim, qualify, renamed_batches
 from ..core.unbatched_entry import encode_array
 from ..core.values import jsonable
-from ..core.voting import is_marked
 from ..dataset.describe import describe_dataset, key_of
-from ..dataset.entries import check_paths
+from ..dataset.entries import check_paths, td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
 from .stored_form import Format, Layout, Place, Stored, store_form
@@ -288,11 +287,6 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     return local if again == flat else flat
 
 
-def record_of(batch: GroupBatch) -> dict[str, Any]:
-    """The value of ``__tensordict__``: dims that this package named are None there."""
-    return batch_record(batch.sizes, [None if dim is None or is_marked(dim) else dim for dim in batch.dims])
-
-
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +314,7 @@ def plan_write(
         batch = source.batches.get(key, source.batches[()])
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
-            group.batch_record = record_of(batch)
+            group.batch_record = batch_record(batch.sizes, td_names(batch))
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
@@ -370,7 +364,8 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
     """With ``layout="xarray"``: tensordict's record where bare tensordict can honour it, else the engine's."""
     if _honest(plan, source):
         for key, group in plan.groups.items():
-            group.batch_record = record_of(source.batches.get(key, source.batches[()]))
+            batch = source.batches.get(key, source.batches[()])
+            group.batch_record = batch_record(batch.sizes, td_names(batch))
         return
     bare = source.flat.copy(deep=False)
     bare.encoding = {}

@@ -194,20 +194,26 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
             raise ValueError(
                 f"append_dim={each!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}"
             )
-    _check_names(new, old, dims, where)
-    for name, variable in new.variables.items():
-        if name in old.variables and dims & set(variable.dims):
-            check_sizes(str(name), variable, old.variables[name], dict.fromkeys(map(str, dims)), where)
+    grows = [name for name, variable in old.variables.items() if dims & set(variable.dims)]
+    missing = [str(name) for name in grows if name not in new.variables]
+    if missing:
+        raise ValueError(
+            f"{where}: {missing[:5]} have the dim {' or '.join(map(repr, sorted(dims)))} there and are not in the dataset, so "
+            f"their rows would be missing; add them"
+        )
     unknown = [str(name) for name in new.variables if name not in old.variables]
     if unknown:
         raise ValueError(
             f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
         )
     for name, variable in new.variables.items():
-        units, there = variable.attrs.get("units"), old.variables[name].attrs.get("units")
-        if units is not None and there is not None and units != there:
+        there = old.variables[name]
+        if name in grows or dims & set(variable.dims):
+            check_sizes(str(name), variable, there, dict.fromkeys(map(str, dims)), where)
+        found, expected = (each.attrs.get("units") for each in (variable, there))
+        if None not in (found, expected) and found != expected:
             raise ValueError(
-                f"{where}: variable {name!r} has the units {there!r} there, found {units!r}; convert the values and the "
+                f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the "
                 f"attribute"
             )
     for node in source.nodes.values():
@@ -218,22 +224,6 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
             raise ValueError(
                 f"{where}: variable {name!r} has no dim {', '.join(map(repr, sorted(dims)))}, so an append leaves it as it is, "
                 f"and its values are not those there; drop it, or overwrite it with mode='a' first"
-            )
-
-
-def _check_names(new: xr.Dataset, old: xr.Dataset, dims: Collection[str], where: str) -> None:
-    for name, variable in old.variables.items():
-        own = next((each for each in variable.dims if each in dims), None)
-        if own is not None and name not in new.variables:
-            missing = [str(name) for name, v in old.variables.items() if own in v.dims and name not in new.variables]
-            raise ValueError(
-                f"{where}: {missing[:5]} have the dim {own!r} there and are not in the dataset, so their rows would be "
-                f"missing; add them"
-            )
-        if own is not None and own not in new.variables[name].dims:
-            raise ValueError(
-                f"{where}: variable {name!r} has dims {list(variable.dims)} there, found "
-                f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {own!r}"
             )
 
 

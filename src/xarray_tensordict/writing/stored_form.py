@@ -342,15 +342,11 @@ def _ragged(variable: xr.Variable, place: Place) -> Stored:
             f"it with ds.td.to_h5(), or pad the rows, or drop it"
         )
     dtypes = {row.dtype for row in rows if isinstance(row, np.ndarray)}
-    if not all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows) or len(dtypes) > 1:
+    one_dtype = len(dtypes) == 1 and next(iter(dtypes)).kind in "biuf"
+    if not (one_dtype and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows)):
         raise TypeError(
-            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array "
-            f"and all have one dtype, found {sorted(map(str, dtypes))}; convert the rows, or drop it"
-        )
-    if next(iter(dtypes)).kind not in "biuf":
-        raise TypeError(
-            f"variable {place.name!r} holds arrays of dtype {next(iter(dtypes))} as its elements; ragged rows are "
-            f"stored as numbers only. Convert the rows, or drop it"
+            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array of numbers, "
+            f"all of one dtype, found {sorted(map(str, dtypes))}; convert the rows, or drop it"
         )
     return Stored(variable, "ragged")
 
