@@ -153,13 +153,6 @@ def test_a_dataset_that_is_allocated_with_memmap_like(tmp_path, name):
     assert torch.equal(found["image"][0], datum["image"])
 
 
-def test_the_structure_of_a_folder(tmp_path):
-    td = TensorDict({"a": torch.rand(10), "b": {"c": torch.rand(10)}}, [10])
-    td.memmap_(prefix=tmp_path / "tensordict")
-    found = expect(tmp_path / "tensordict", {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 10})
-    assert_same_tensordict(td, found)
-
-
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_stack_and_a_tensorclass_in_one_folder(tmp_path, lazy):
     members = [TensorDict({"item": i}, batch_size=[]) for i in range(4)]
@@ -181,17 +174,6 @@ def test_a_stack_and_a_tensorclass_in_one_folder(tmp_path, lazy):
     with xr.open_dataset(tmp_path / "data", engine="tensordict", group="tensorclass") as ds:
         assert classes_of(ds) == {(): f"{__name__}.MyClass"}
         assert ds.td.to_tensordict(cls=MyClass).metadata == "some text"
-
-
-def test_memory_maps_that_are_saved_again(tmp_path):
-    td = TensorDict({"a": 1}, [])
-    td0 = td.memmap(tmp_path / "0")
-    td.memmap(tmp_path / "0")
-    td0.memmap(tmp_path / "1", copy_existing=True)
-    for name in "01":
-        with xr.open_dataset(tmp_path / name, engine="tensordict") as ds:
-            assert ds["a"].item() == 1
-            assert_same_tensordict(td, ds.td.to_tensordict())
 
 
 def test_archives_are_packed_unpacked_and_zipped(tmp_path):
@@ -245,13 +227,6 @@ def test_hdf5_there_and_back(tmp_path):
         bare = PersistentTensorDict.from_h5(tmp_path / name)
         assert_same_tensordict(td, expect(bare, {"a": ("batch_0",), "b/c": ("batch_0", "dim_3")}, {"batch_0": 100}))
         bare.close()
-
-
-def test_non_tensor_data_in_memory_maps(tmp_path):
-    td = TensorDict(obs=torch.randn(4, 3), label=NonTensorData(data="cat", batch_size=[4]), batch_size=[4])
-    td.memmap_(tmp_path / "example")
-    found = expect(tmp_path / "example", {"obs": ("batch_0", "dim_3"), "label": ("value", "cat")}, {"batch_0": 4})
-    assert found["label"] == "cat"
 
 
 class Replay(TypedTensorDict):
