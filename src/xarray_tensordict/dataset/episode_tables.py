@@ -30,10 +30,17 @@ _PAIRS = (
 )
 """Columns of flags of which one alone misses ends of episodes: D4RL, gymnasium, Minari, RLDS."""
 
-_COLUMNS = {
-    **dict.fromkeys((("episode",), ("episode_index",), (_TRAJECTORIES,)), "numbers"),
-    **dict.fromkeys((*_PAIRS, ("is_last",), ("terminals",), ("next/done",), ("dones",)), "flags"),
-    **dict.fromkeys((("is_first",), ("is_init",)), "firsts"),
+_COLUMNS: dict[tuple[str, ...], str] = {
+    ("episode",): "numbers",
+    ("episode_index",): "numbers",
+    (_TRAJECTORIES,): "numbers",
+    **dict.fromkeys(_PAIRS, "flags"),
+    ("is_last",): "flags",
+    ("terminals",): "flags",
+    ("next/done",): "flags",
+    ("dones",): "flags",
+    ("is_first",): "firsts",
+    ("is_init",): "firsts",
 }
 """What columns of these names say of each row, in the order in which they are looked for: the number of its episode (this
 package, Minari and LeRobot, torchrl), whether it is the last of one (torchrl, robomimic), or the first (RLDS, torchrl)."""
@@ -137,9 +144,10 @@ def _table(
         along, run = dims[0], rows.sizes[dims[0]]
     elif dims:
         along, (rows, run) = dim, _joined(rows, names[0], dims, dim, where, inference.groups)
-    # ends may be in the group above
-    columns = [rows.variables[name] for name in names if name in rows.variables] or [ends]
-    values = [np.asarray(column.values).ravel() for column in columns if column is not None]
+    columns = [rows.variables[name] for name in names if name in rows.variables]
+    if not columns and ends is not None:
+        columns = [ends]  # in the group above
+    values = [np.asarray(column.values).ravel() for column in columns]
     if kind in {"flags", "firsts"}:
         checked = [_checked_flags(found, name, where) for found, name in zip(values, names, strict=True)]
         values = [np.logical_or.reduce(checked)]
