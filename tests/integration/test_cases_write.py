@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-import zarr
 from torch.utils.data import DataLoader
 
 import xarray_tensordict
@@ -50,24 +49,6 @@ def test_a_zip_store_is_not_changed_in_place(store, doors, open_both):
 
 
 # --- case 49: dask chunks that do not fit the chunks of the store --------------------------------------------------
-
-
-@pytest.mark.later
-@of_case(49)
-@pytest.mark.parametrize(
-    ("rows", "dask_chunk", "asked"),
-    [*[(slice(0, 12), 3, {"t": 4})] * 5, (slice(1, 9), 4, None)],
-    ids=[*"01234", "inherited chunks of a selection"],
-)
-def test_a_parallel_write_is_whole_or_refused(doors, tmp_path, rows, dask_chunk, asked):
-    target = tmp_path / "a.zarr"
-    with dask.config.set(scheduler="threads", num_workers=4):
-        try:
-            doors.ds.isel(t=rows).chunk(t=dask_chunk).td.to_zarr(target, chunks=asked)
-        except ValueError:
-            assert not (target / "x").exists()
-            return
-    np.testing.assert_array_equal(zarr.open_array(f"{target}/x", mode="r")[...], np.arange(24).reshape(12, 2)[rows])
 
 
 @pytest.mark.later

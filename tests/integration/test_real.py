@@ -4,7 +4,6 @@
 what h5py or zarr-python read.
 """
 
-import json
 import warnings
 from functools import cache
 from pathlib import Path
@@ -189,24 +188,6 @@ def test_what_xarray_opens_is_the_same(open_both, name, engine):
         xr.testing.assert_equal(doors.ds, expected)
 
 
-@of("energy/rex_ri_wave_2010.h5")
-def test_records_are_nested_and_times_are_rows(open_both):
-    doors = open_both(REAL / "energy/rex_ri_wave_2010.h5")
-    with h5py.File(REAL / "energy/rex_ri_wave_2010.h5") as file:
-        np.testing.assert_array_equal(doors.ds["meta/water_depth"], file["meta"]["water_depth"])
-        first = file["time_index"][0].decode()
-    assert corpus.text(doors.td[0]["time_index"]) == first
-
-
-@of("microscopy/ome_zarr_v04_labels.zarr")
-def test_axes_of_a_multiscale_image_name_the_dims(open_both):
-    ds = open_both(REAL / "microscopy/ome_zarr_v04_labels.zarr").ds
-    assert ds["0"].dims == ("t", "c", "z", "y", "x")
-    assert ds["1"].shape == (1, 2, 4, 8, 8), "the second scale has other sizes, and opens"
-    assert ds["labels/nuclei/0"].shape == (8, 16, 16)
-    assert json.loads(json.dumps(ds.attrs["multiscales"]))[0]["axes"][0]["name"] == "t"
-
-
 @of("neuro/nwb_ecephys_ogen.nwb")
 def test_a_table_of_trials_has_one_row_per_trial(open_both):
     doors = open_both(REAL / "neuro/nwb_ecephys_ogen.nwb", group="intervals/trials")
@@ -217,18 +198,3 @@ def test_a_table_of_trials_has_one_row_per_trial(open_both):
         for key, column in trials.items():
             if column.shape == (412,) and h5py.check_string_dtype(column.dtype):
                 assert corpus.text(td[411][key]) == column.asstr()[411]
-
-
-@of("satellite/gpm_2A_RW_BRS.HDF5")
-def test_scan_lines_of_all_groups_are_the_batch(open_both):
-    doors = open_both(REAL / "satellite/gpm_2A_RW_BRS.HDF5")
-    assert doors.td.names == ["nscan"]
-    assert doors.ds["NS/SLV/zFactorCorrected"].dims == ("nscan", "nray", "nbin")
-    assert list(doors.td["NS", "ScanTime"].batch_size) == [137]
-
-
-@of("singlecell/anndata_v0.7.8.h5ad")
-def test_a_sparse_matrix_is_named_as_what_it_is(open_both):
-    doors = open_both(REAL / "singlecell/anndata_v0.7.8.h5ad", group="X")
-    assert list(doors.td.batch_size) == []
-    assert "CSR matrix" in repr(doors.ds.td)

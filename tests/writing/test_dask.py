@@ -201,26 +201,6 @@ def test_a_template_says_through_both_doors_that_it_is_not_complete(tmp_path, la
     assert "__xarray_tensordict_incomplete__" not in zarr.open_group(path, mode="r").attrs
 
 
-def test_a_writer_that_fails_half_way_leaves_nothing_that_passes_for_a_store():
-    store = zarr.storage.MemoryStore()
-
-    def fail(block):
-        if block.ravel()[0] == 2:
-            raise OSError("no space left")
-        return block
-
-    x = dask.array.arange(4, chunks=1, dtype="f4").map_blocks(fail, dtype="f4", meta=np.empty(0, "f4"))
-    ds = xr.Dataset({"x": ("t", x), "next/x": ("t", x + 1), "lat": ("lat", [1.0, 2.0])})
-    with pytest.raises(OSError, match="no space"):
-        ds.td.to_zarr(store)
-    with pytest.raises(FileNotFoundError):
-        xr.open_dataset(store, engine="tensordict")
-    right = xr.Dataset({"x": ("t", np.arange(4, dtype="f4")), "next/x": ("t", np.arange(4, dtype="f4") + 1)})
-    right.td.to_zarr(store)
-    assert_gives_back(store, right)
-    assert zarr.open_group(store, mode="r")["next"].attrs["__tensordict__"]["batch_size"] == [4]
-
-
 def test_a_store_that_is_replaced_in_place_says_so_until_it_is_whole():
     store = zarr.storage.MemoryStore()
     era().td.to_zarr(store)
