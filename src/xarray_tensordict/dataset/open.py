@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from ..core.model import (
     Inference,
     Key,
     LeftOut,
-    RecordedBatch,
     Store,
     StoredArray,
     StoredGroup,
@@ -103,7 +102,9 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
         episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
         _forget(layout, hidden)
-    flat = _flat_dims(layout)
+    flat: Mapping[Key, Dims] = layout.named
+    if layout.inference is not None and len(layout.groups) > 1:
+        flat = qualify(layout.named, _shapes(layout), layout.inference)
     ds = _assemble(layout, options, flat)
     notes: dict[str, Any] = {}
     if hidden:
@@ -222,31 +223,23 @@ def _infer(
     unnamed = options.dims or any(None in info.dims for info in infos.values())
     if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or path_key(options.group)):
         return None
+    with suppress(KeyError, ValueError):  # a malformed one is left to ds.td to refuse
+        recorded = {**read_record(groups[()].attrs), **recorded}
     asked: dict[str, Any] = {
         "given": options.batch_dims,
         "each": options.nested is True,
-        "recorded": {**_recorded_in_attrs(groups), **recorded},
+        "recorded": recorded,
         "group_attrs": {key: group.attrs for key, group in groups.items()},
         "where": store.description,
         "opened": path_key(options.group),
     }
     found = infer_batch(infos.values(), **asked)
     enclosing = store.enclosing() if options.group and may_have_more(found, infos.values()) else None
-    return found if enclosing is None else infer_batch(infos.values(), **asked, beside=_arrays_in_groups(enclosing))
-
-
-def _arrays_in_groups(store: Store) -> list[ArrayInfo]:
-    """The arrays right in the groups of a group."""
-    groups = [store.group((name,)) for name in store.group().groups]
-    return [info for group in groups for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})]
-
-
-def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:
-    """The record of batch dims that a Dataset was written with; one that is malformed is left to ``ds.td`` to refuse."""
-    try:
-        return read_record(groups[()].attrs)
-    except (KeyError, ValueError):
-        return {}
+    if enclosing is None:
+        return found
+    beside = [enclosing.group((name,)) for name in enclosing.group().groups]
+    arrays = [info for group in beside for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})]
+    return infer_batch(infos.values(), **asked, beside=arrays)
 
 
 def _name(
@@ -305,13 +298,6 @@ def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
     layout.groups = {key: group for key, group in layout.groups.items() if not is_within(key, hidden)}
     layout.named = {key: dims for key, dims in layout.named.items() if not is_within(key[:-1], hidden)}
     layout.left_out = [member for member in layout.left_out if not is_within(member.key[:-1], hidden)]
-
-
-def _flat_dims(layout: Layout) -> dict[Key, Dims]:
-    """What the flat view calls the dims of each array."""
-    if layout.inference is None or len(layout.groups) == 1:
-        return layout.named
-    return qualify(layout.named, _shapes(layout), layout.inference)
 
 
 def _shapes(layout: Layout) -> dict[Key, tuple[int, ...]]:

@@ -14,20 +14,17 @@ from .._compat.xarray import dataset_of, remade
 from ..core.blocks import with_renamed_chunks
 from ..core.inference import BatchDims, infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import ArrayInfo, Inference, Key, RecordedBatch, group_name
+from ..core.model import ArrayInfo, Inference, Key, group_name, path_key
 from ..core.naming import Dims, free_name, qualify, renamed_batches
 from .describe import describe_dataset
 from .records import classes_of, note_classes, read_record, set_record_if_needed, with_record
 
 
-def node_key(node: xr.DataTree, root: xr.DataTree) -> Key:
-    """The path of a node below `root`."""
-    return tuple(part for part in node.relative_to(root).split("/") if part not in {"", "."})
-
-
 def own_datasets(dt: xr.DataTree) -> dict[Key, xr.Dataset]:
     """The Dataset of each node; coordinates stay with the node they were set on, but the root has all it sees."""
-    return {node_key(node, dt): node.to_dataset(inherit=node is dt) for node in dt.subtree}
+    return {
+        path_key("" if node is dt else node.relative_to(dt)): node.to_dataset(inherit=node is dt) for node in dt.subtree
+    }
 
 
 def describe(dt: xr.DataTree) -> list[Any]:
@@ -86,11 +83,12 @@ def _decide(
     """The batch of each node, and the dims of each variable, under the names of the flat view."""
     infos = _infos(datasets)
     attrs = {key: ds.attrs for key, ds in datasets.items()}
+    recorded = {(*key, *below): each for key, ds in datasets.items() for below, each in read_record(ds.attrs).items()}
     local = infer_batch(
         infos,
         given=batch_dims,
         each=True,
-        recorded=_records(datasets),
+        recorded=recorded,
         group_attrs=attrs,
         where="the tree",
         opened=None,
@@ -99,13 +97,6 @@ def _decide(
     shapes = {info.key: info.shape for info in infos}
     flat = qualify(named, shapes, local)
     return Inference(renamed_batches(local.groups, shapes, named, flat), local.classes, local.warnings), flat
-
-
-def _records(datasets: Mapping[Key, xr.Dataset]) -> dict[Key, RecordedBatch]:
-    records: dict[Key, RecordedBatch] = {}
-    for key, ds in datasets.items():
-        records.update({(*key, *below): record for below, record in read_record(ds.attrs).items()})
-    return records
 
 
 def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Dataset], list[str]]:

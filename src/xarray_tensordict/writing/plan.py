@@ -241,12 +241,10 @@ def stream_source(source: Source) -> None:
 
 def check_names(ds: xr.Dataset) -> None:
     """Raise for names that no path in a store can have, and for two variables that claim one path."""
-    for name in ds.variables:
-        if not isinstance(name, str):
-            raise TypeError(f"variable {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
-    for dim in ds.dims:
-        if not isinstance(dim, str):
-            raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
+    for what, names in (("variable", ds.variables), ("dim", ds.dims)):
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"{what} {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
     check_paths(ds)
     for name in ds.variables:
         bad = next((part for part in key_of(name) if part in _RESERVED), None)
