@@ -45,18 +45,8 @@ class WriteOptions:
 class Node:
     """One group to be written: its own variables under their own names and dims.
 
-    Attributes
-    ----------
-    variables
-        By local name.
-    names
-        How messages call each of them: the name in the Dataset.
-    coords
-        The local names of coordinates.
-    attrs
-        The attributes of the group; None where the Dataset says nothing about them.
-    unlimited
-        Dims that can grow.
+    ``names`` has the name in the Dataset of each variable, ``attrs`` is None where the Dataset says nothing about them, and
+    ``unlimited`` are dims that can grow.
     """
 
     variables: dict[str, xr.Variable] = field(default_factory=dict)
@@ -68,20 +58,9 @@ class Node:
 
 @dataclass
 class Source:
-    """What is to be written, group by group, and the decision about the batch.
+    """What is to be written, group by group, parents first, and as one Dataset; and the decision about the batch.
 
-    Attributes
-    ----------
-    nodes
-        The groups, parents first.
-    batches
-        The batch of each group, under the local names of its dims.
-    classes
-        How each variable relates to the batch of its group.
-    flat
-        The same as one Dataset.
-    flat_batches
-        The batch dims of each group under the names of `flat`.
+    ``batches`` has that of each group under the local names of its dims, ``flat_batches`` its dims under the names of `flat`.
     """
 
     nodes: dict[Key, Node]
@@ -93,18 +72,10 @@ class Source:
 
 @dataclass
 class GroupPlan:
-    """One group of the store to be.
+    """One group of the store to be; the parts of the entry ``_unbatched`` are not among `stored`.
 
-    Attributes
-    ----------
-    stored
-        What each variable becomes, by local name; the parts of the entry ``_unbatched`` are not among them.
-    attrs
-        Attributes of the group, without any marker; None: leave those there are.
-    batch_record
-        The value of ``__tensordict__``, None where there is to be none.
-    batch_dims
-        The batch dims, under the names that the variables have.
+    ``attrs`` are those of the group, without any marker; None leaves those there are. ``batch_record`` is the value of
+    ``__tensordict__``, None where there is to be none.
     """
 
     node: Node

@@ -49,10 +49,7 @@ class Stored:
     Attributes
     ----------
     variable
-        Its values as they are stored, dims and attributes. For ``form="json"`` it has no values that matter, but the dims
-        of the variable.
-    form
-        See :data:`Form`.
+        Its values as they are stored, dims and attributes; for ``form="json"`` the dims alone matter.
     stack
         Whether bare tensordict is to read it as one Python object for each row of the batch.
     record
@@ -61,8 +58,6 @@ class Stored:
         For ``form="json"``: nested lists of the objects, or the one object.
     encoding
         With ``layout="xarray"``: the CF words that xarray is to encode the values with.
-    role
-        "data" or "coord".
     """
 
     variable: xr.Variable
@@ -76,21 +71,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a variable goes.
-
-    Attributes
-    ----------
-    name
-        How messages call the variable: its name in the Dataset.
-    layout, format
-        What the store is written for, and as.
-    entry_class
-        How the variable relates to the batch of its group.
-    batch_dims
-        The batch dims of its group, under the names that the variable has.
-    asked
-        The encoding that the caller asks for.
-    """
+    """Where a variable, which messages call `name`, goes; `asked` is the encoding that the caller asks for."""
 
     name: str
     layout: Layout
