@@ -4,7 +4,6 @@ Tests with the mark ``later`` belong to parts that have their own milestone.
 """
 
 import multiprocessing
-import pickle
 import re
 import zipfile
 
@@ -15,7 +14,6 @@ import torch
 import xarray as xr
 from torch.utils.data import DataLoader
 
-import xarray_tensordict
 from corpus import assert_entry, is_zarr, of_case
 from worker_functions import as_it_is
 
@@ -86,29 +84,6 @@ def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both, chang
 
 
 # --- case 53: workers ----------------------------------------------------------------------------------------------
-
-
-@of_case(53)
-def test_a_pickle_holds_no_data(store, open_both):
-    doors = open_both(store)
-    assert doors.ptd[5]["y"].item() == 5
-    pickled = pickle.dumps(doors.ptd)
-    assert len(pickled) < 20_000
-    again = pickle.loads(pickled)
-    assert again[5]["y"].item() == 5
-    again.close()
-
-
-def test_the_size_of_a_pickle_does_not_grow_with_the_data(tmp_path):
-    sizes = []
-    for rows in (10, 100_000):
-        path = tmp_path / f"{rows:06}.zarr"
-        xr.Dataset({"x": ("row", np.arange(float(rows)))}).to_zarr(path, zarr_format=3, consolidated=False)
-        ptd = xarray_tensordict.open_persistent(path)
-        ptd[0]
-        sizes.append(len(pickle.dumps(ptd)))
-        ptd.close()
-    assert sizes[1] < sizes[0] + 100
 
 
 @pytest.mark.later

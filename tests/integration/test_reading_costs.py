@@ -1,6 +1,5 @@
 """What reading costs, counted: memory, requests, imports. Nothing here looks at a clock."""
 
-import asyncio
 import subprocess
 import sys
 from typing import ClassVar
@@ -63,28 +62,6 @@ def test_of_a_shard_only_the_inner_chunks_that_hold_the_asked_rows_are_read():
     inner = [found for found in store.seen if isinstance(found[1], zarr.abc.store.RangeByteRequest)]
     assert sorted(key for key, _ in inner) == ["x/c/0/0", "x/c/1/0", "x/c/1/0"]
     assert all(found.end - found.start == 4 * 3 * 4 for _, found in inner)
-
-
-def test_several_chunks_are_asked_for_at_once():
-    class Waiting(Counting):
-        """A read is answered when three are asked for."""
-
-        waiting: ClassVar[list] = []
-        all_there = asyncio.Event()
-
-        async def get(self, key, prototype, byte_range=None):
-            if "/c/" in key:
-                self.waiting.append(key)
-                if len(self.waiting) == 3:
-                    self.all_there.set()
-                await asyncio.wait_for(self.all_there.wait(), 20)
-            return await self._store.get(key, prototype, byte_range)
-
-    store = Waiting(counted(chunks=(8, 3))._store)
-    with open_persistent(store) as ptd:
-        rows = [0, 20, 63]
-        np.testing.assert_array_equal(ptd.get_at("x", rows).numpy(), ARRAY[rows])
-    assert len(Waiting.waiting) == 3
 
 
 @pytest.mark.slow
