@@ -4,6 +4,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FOR_DEMO := $(VENV)/.installed-demo
 FOR_DOCS := $(VENV)/.installed-docs
 TORCHRL := $(CURDIR)/$(VENV)/torchrl
 # What depends on the version of tensordict: the lazy object, round trips, replay buffers, torchrl.
@@ -16,7 +17,7 @@ TESTS ?= tests/core tests/formats tests/dataset tests/lazy
 .PHONY: mutation help install demo test test-torchrl test-oldest test-newest test-xarray test-slow test-faults fuzz bench lint format types doctest docs screenshots dist clean
 
 help:
-	@echo "make demo [STORE=path]  open, look, preprocess, write, read again through both doors"
+	@echo "make demo [STORE=path]  open, preprocess, write, and read again with xarray and with tensordict"
 	@echo "make test               the tests, in a few minutes (WORKERS=2 processes)"
 	@echo "make test-torchrl       the tests of what tensordict does, with the current torchrl and the tensordict it asks for"
 	@echo "make test-oldest        tests with the oldest versions that are supported, in build/oldest (PYTHON=python3.11)"
@@ -42,9 +43,14 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --constraint constraints.txt --editable ".[dev]"
+	touch $@ $(FOR_DEMO)
+
+# What users install, without the tools of developers.
+$(FOR_DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-demo: $(INSTALLED)
+demo: $(FOR_DEMO)
 	$(BIN)/python examples/demo.py $(STORE)
 
 test: $(INSTALLED)

@@ -1,4 +1,4 @@
-"""One store, two doors: open it, look at it, preprocess it in parallel, write it, read it again in three ways.
+"""Open a store, look at its batch, preprocess it in parallel, write it, and read it again with xarray and with tensordict.
 
 Run it with ``make demo``, or on a store of yours, which is only read, with ``make demo STORE=path``.
 """
@@ -19,7 +19,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 
 
 def make_store(path: Path, steps: int = 1000) -> Path:
-    """Write what a reinforcement learning run would leave: a tensordict with nested entries, in one zarr store."""
+    """Write the tensordict of a short reinforcement learning run, with nested entries, to a zarr store."""
     torch.manual_seed(0)
     position = torch.randn(steps + 1, 3).cumsum(0)
     TensorDict(
@@ -36,7 +36,7 @@ def make_store(path: Path, steps: int = 1000) -> Path:
     return path
 
 
-def open_what_is_there(path: str | Path) -> xr.Dataset:
+def open_first_batch(path: str | Path) -> xr.Dataset:
     """Open the root, or where it has no arrays of its own the first group with a batch."""
     ds = xr.open_dataset(path, engine="tensordict", chunks={})
     groups = ds.encoding.get("xarray_tensordict", {}).get("hidden_groups", {})
@@ -69,25 +69,30 @@ def drop_other_calendars(ds: xr.Dataset) -> xr.Dataset:
     return ds.drop_vars(dropped)
 
 
-def check(out: Path) -> None:
-    """Read `out` through xarray, through the lazy door and with bare tensordict, and compare the three."""
+def show_and_compare(out: Path) -> None:
+    """Read `out` as a Dataset, as a lazy tensordict and with plain tensordict, and compare the three."""
     ds = xr.open_dataset(out, engine="tensordict")
-    through_xarray = ds.td.to_tensordict()
     lazy = xarray_tensordict.open_persistent(out)
+    plain = TensorDict.from_zarr(out)
     title("written and opened again: xr.open_dataset(out, engine='tensordict').td")
     print(ds.td)
+    print("-> xarray shows every variable with its dims; .td says which dims are the batch, and why.")
     title("xarray_tensordict.open_persistent(out)")
     print(lazy)
-    assert_same_tensordict(through_xarray, lazy.to_tensordict())
-
-    bare = TensorDict.from_zarr(out)
+    print("-> The same store as a lazy tensordict: an index reads its rows, from disk, decoded.")
     title("TensorDict.from_zarr(out), without this package")
-    print(bare)
-    batch_dims = set(ds.td.batch_dims)  # what has only some of them is broadcast here; bare tensordict cannot show it
+    print(plain)
+    print("-> Plain tensordict reads the store, too.")
+
+    from_xarray = ds.td.to_tensordict()
+    assert_same_tensordict(from_xarray, lazy.to_tensordict())
+    batch_dims = set(
+        ds.td.batch_dims
+    )  # an entry with only some of them is broadcast here, which plain tensordict cannot show
     partial = [name for name, var in ds.variables.items() if set() < batch_dims & set(var.dims) < batch_dims]
-    expected = through_xarray.exclude(*(tuple(str(name).split("/")) for name in partial))
-    assert_same_tensordict(tensors(bare.to_tensordict()), tensors(expected))
-    print("\nAll three agree.")
+    expected = from_xarray.exclude(*(tuple(str(name).split("/")) for name in partial))
+    assert_same_tensordict(tensors(plain.to_tensordict()), tensors(expected))
+    print("\nAll three hold the same values.")
 
 
 def tensors(td: TensorDict) -> TensorDict:
@@ -107,7 +112,7 @@ def main(arguments: list[str]) -> int:
     store = parser.parse_args(arguments).store
     with tempfile.TemporaryDirectory() as folder:
         path = store or make_store(Path(folder) / "run.zarr")
-        ds = open_what_is_there(path)
+        ds = open_first_batch(path)
         title("xr.open_dataset(store, engine='tensordict', chunks={})")
         print(ds)
         title("ds.td: which dims are the batch, and why")
@@ -117,7 +122,7 @@ def main(arguments: list[str]) -> int:
         first = ds.td.batch_dims[0] if ds.td.batch_dims else None
         chunked = ds.chunk({first: max(1, ds.sizes[first] // 4)}) if first else ds
         drop_other_calendars(normalise(chunked)).td.to_zarr(out)  # dask computes the chunks in parallel
-        check(out)
+        show_and_compare(out)
         ds.close()
     return 0
 

@@ -77,7 +77,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     ('time', 'dim_3')
     """
 
-    description = "Open zarr stores and HDF5 files of tensordict, and foreign ones with their batch inferred"
+    description = "Open zarr stores and HDF5 files of tensordict, and those of other tools with an inferred batch"
     supports_groups = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:

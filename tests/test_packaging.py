@@ -22,7 +22,7 @@ OWN = "xarray-tensordict"
 
 CONDA_NAMES = {"torch": "pytorch", "dask": "dask-core", "matplotlib": "matplotlib-base"}
 """Packages that conda-forge calls otherwise."""
-ONLY_ON_PYPI = frozenset({"moto", "tensordict", "torchrl", "zarrs"})
+ONLY_ON_PYPI = frozenset({"moto", "tensordict", "torchdata", "torchrl", "zarrs"})
 """Packages that environment.yml takes from PyPI: conda-forge lacks them, or the extra that the tests need."""
 
 

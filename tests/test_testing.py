@@ -30,11 +30,18 @@ class Sample(TensorClass):
     extra: Any = None
 
 
+OBS = torch.arange(12.0).reshape(4, 3)
+
+
+def nested(*names: str, **changes: torch.Tensor) -> TensorDict:
+    return TensorDict({"obs": torch.ones(4, 2, 5), **changes}, [4, 2][: len(names)], names=list(names))
+
+
 def make(**changes: Any) -> TensorDict:
     entries: dict[str, Any] = {
-        "obs": torch.arange(12.0).reshape(4, 3),
+        "obs": OBS,
         "done": torch.tensor([False, False, True, False]),
-        "next": TensorDict({"obs": torch.ones(4, 2, 5)}, batch_size=[4, 2], names=["time", "cell"]),
+        "next": nested("time", "cell"),
         "word": NonTensorStack("a", "b", "c", "d"),
         "robot": NonTensorData("panda", batch_size=[4]),
     }
@@ -136,12 +143,9 @@ def test_tensorclasses() -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (
-            {"obs": torch.arange(12.0).reshape(4, 3).double()},
-            r"'obs': dtype: expected torch.float32, found torch.float64",
-        ),
-        ({"obs": torch.arange(12.0).reshape(4, 3).bfloat16()}, r"'obs': dtype"),
-        ({"obs": torch.arange(12.0).reshape(4, 3, 1)}, r"'obs': shape: expected \(4, 3\), found \(4, 3, 1\)"),
+        ({"obs": OBS.double()}, r"'obs': dtype: expected torch.float32, found torch.float64"),
+        ({"obs": OBS.bfloat16()}, r"'obs': dtype"),
+        ({"obs": OBS[..., None]}, r"'obs': shape: expected \(4, 3\), found \(4, 3, 1\)"),
         ({"obs": None}, r"'obs': expected a tensor, found no such key"),
         ({"zzz": torch.zeros(4)}, r"'zzz': expected no such key, found a tensor"),
         ({"done": torch.tensor([0, 0, 1, 0], dtype=torch.uint8)}, r"'done': dtype"),
@@ -155,28 +159,11 @@ def test_tensorclasses() -> None:
         ({"robot": NonTensorData(b"panda", batch_size=[4])}, r"'robot': expected 'panda' \(str\)"),
         ({"next": torch.zeros(4)}, r"'next': expected a nested tensordict, found a tensor"),
         ({"next": TensorDict({}, [4])}, r"'next': expected a nested tensordict, found no such key"),
+        ({"next": nested("time")}, r"'next': batch size: expected \[4, 2\], found \[4\]"),
+        ({"next": nested("time", "x")}, r"'next': names: expected \['time', 'cell'\], found \['time', 'x'\]"),
+        ({"next": nested("time", "cell", done=torch.ones(4, 2))}, r"'next/done': expected no such key"),
         (
-            {"next": TensorDict({"obs": torch.ones(4, 2, 5)}, [4], names=["time"])},
-            r"'next': batch size: expected \[4, 2\], found \[4\]",
-        ),
-        (
-            {"next": TensorDict({"obs": torch.ones(4, 2, 5)}, [4, 2], names=["time", "x"])},
-            r"'next': names: expected \['time', 'cell'\], found \['time', 'x'\]",
-        ),
-        (
-            {
-                "next": TensorDict(
-                    {"obs": torch.ones(4, 2, 5), "done": torch.ones(4, 2)}, [4, 2], names=["time", "cell"]
-                )
-            },
-            r"'next/done': expected no such key",
-        ),
-        (
-            {
-                "next": TensorDict(
-                    {"obs": torch.ones(4, 2, 5).nextafter(torch.tensor(2.0))}, [4, 2], names=["time", "cell"]
-                )
-            },
+            {"next": nested("time", "cell", obs=torch.ones(4, 2, 5).nextafter(torch.tensor(2.0)))},
             r"'next/obs': element \[0, 0, 0\].*\(40 of 40 differ\)",
         ),
     ],
@@ -299,30 +286,30 @@ def ragged(*members: dict[str, Any]) -> LazyStackedTensorDict:
     return stack
 
 
-def test_lazy_stacks_are_compared_member_by_member_where_they_are_ragged() -> None:
-    a = ragged({"x": torch.zeros(2)}, {"x": torch.zeros(3)})
-    assert_same_tensordict(a, ragged({"x": torch.zeros(2)}, {"x": torch.zeros(3)}))
-    differs(a, ragged({"x": torch.zeros(2)}, {"x": torch.zeros(4)}), r"'\[1\]/x': shape")
-    differs(a, ragged({"x": torch.zeros(2)}, {"x": torch.ones(3)}), r"'\[1\]/x': element")
+ZEROS, PAIR = {"x": torch.zeros(2)}, ragged({"x": torch.zeros(2)}, {"x": torch.zeros(3)})
+HIDDEN = ragged(ZEROS, {**ZEROS, "hidden": torch.zeros(1)})
+STACKED = TensorDict({"x": torch.zeros(2, 2)}, [2])
 
 
-def test_keys_that_a_lazy_stack_hides_count() -> None:
-    a = ragged({"x": torch.zeros(2)}, {"x": torch.zeros(2), "hidden": torch.zeros(1)})
+@pytest.mark.parametrize(
+    ("a", "b", "match"),
+    [
+        (PAIR, ragged(ZEROS, {"x": torch.zeros(4)}), r"'\[1\]/x': shape"),
+        (PAIR, ragged(ZEROS, {"x": torch.ones(3)}), r"'\[1\]/x': element"),
+        (HIDDEN, STACKED, r"'\[1\]/hidden': expected a tensor, found no such key"),
+        (ragged(ZEROS, {"x": torch.zeros(2, dtype=torch.int32)}), STACKED, r"'\[1\]/x': dtype: expected torch.int32"),
+        (
+            TensorDict({"n": PAIR}, [2]),
+            TensorDict({"n": ragged(ZEROS, {"x": torch.ones(3)})}, [2]),
+            r"'n/\[1\]/x': element \[0\]",
+        ),
+    ],
+    ids=["shapes", "values", "a key that the stack hides", "a dtype that it promotes", "below the root"],
+)
+def test_ragged_lazy_stacks_are_compared_member_by_member(a: Any, b: Any, match: str) -> None:
     assert "hidden" not in list(a.keys())
-    assert_same_tensordict(a, ragged({"x": torch.zeros(2)}, {"x": torch.zeros(2), "hidden": torch.zeros(1)}))
-    differs(a, TensorDict({"x": torch.zeros(2, 2)}, [2]), r"'\[1\]/hidden': expected a tensor, found no such key")
-
-
-def test_dtypes_that_a_lazy_stack_promotes_count() -> None:
-    a = ragged({"x": torch.zeros(2)}, {"x": torch.zeros(2, dtype=torch.int32)})
-    differs(a, TensorDict({"x": torch.zeros(2, 2)}, [2]), r"'\[1\]/x': dtype: expected torch.int32")
-
-
-def test_ragged_stacks_below_the_root() -> None:
-    a = TensorDict({"n": ragged({"x": torch.zeros(2)}, {"x": torch.zeros(3)})}, [2])
-    b = TensorDict({"n": ragged({"x": torch.zeros(2)}, {"x": torch.ones(3)})}, [2])
     assert_same_tensordict(a, a.clone())
-    differs(a, b, r"'n/\[1\]/x': element \[0\]")
+    differs(a, b, match)
 
 
 def test_the_first_of_several_differences_is_named() -> None:

@@ -288,8 +288,8 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.html import summary_html
         from .show.summary import summarize
+        from .show.text import summary_html
 
         return summary_html(summarize(self._ds, self.infer()))
 

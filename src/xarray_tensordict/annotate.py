@@ -32,7 +32,7 @@ def annotate(
 ) -> Inference:
     """Add dimension names and the record of the batch to a store that lacks them.
 
-    Afterwards plain xarray opens a zarr store that tensordict or raw zarr wrote, and bare tensordict finds the batch
+    Afterwards plain xarray opens a zarr store that tensordict or raw zarr wrote, and plain tensordict finds the batch
     of a store that others wrote. An HDF5 file gets dimension labels, and a record that this package reads (HDF5 holds
     no metadata that tensordict would read).
 
@@ -58,8 +58,8 @@ def annotate(
     Raises
     ------
     ValueError
-        Where bare tensordict could not honestly open the store: the message names the arrays in the way, those that
-        do not lead with the batch and those whose stored values are not what they mean (packed data, encoded times).
+        Where plain tensordict could not honestly open the store: the message names the arrays in the way, those that
+        do not start with the batch and those whose stored values are not what they mean (packed data, encoded times).
     PermissionError
         For a store that cannot be written to.
 
@@ -125,7 +125,7 @@ def _check_writable(source: Source) -> None:
 
 
 def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
-    """Bare tensordict opens the store to the values it means, or an error names what is in the way."""
+    """Plain tensordict opens the store to the values it means, or an error names what is in the way."""
     from .lazy.writable import why_other
 
     inference = infer_dataset(ds)
@@ -140,7 +140,7 @@ def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | No
     if in_the_way:
         batch = dict(zip(inference.batch_dims, inference.batch_size, strict=True))
         raise ValueError(
-            f"{description}: bare tensordict could not open this store with batch {batch} to the values it means. In the way: "
+            f"{description}: plain tensordict could not open this store with batch {batch} to the values it means. In the way: "
             f"{'; '.join(in_the_way)}. Write a store that both read with ds.td.to_zarr(...), or choose other batch_dims "
             f"(now {batch_dims!r}). Nothing was changed"
         )

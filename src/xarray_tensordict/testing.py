@@ -90,13 +90,12 @@ def _children(a: Child | None, b: Child | None, key: tuple[str, ...]) -> Iterato
     if kinds[0] != kinds[1]:
         yield where, kinds[0], kinds[1]
     elif isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        difference = _tensors(a, b, where)
-        if difference:
-            yield difference
+        yield from _tensors(a, b, where)
     elif isinstance(a, NonTensor) and isinstance(b, NonTensor):
-        difference = _non_tensors(a, b, where)
-        if difference:
-            yield difference
+        if a.stacked or b.stacked or a.batch_size != b.batch_size:
+            yield from _values(a.tolist(), b.tolist(), where)
+        else:
+            yield from _values(a.value, b.value, where)
     else:
         yield from _levels(a, b, key)
 
@@ -111,29 +110,34 @@ def _kind(child: Child | None) -> str:
     return "a nested tensordict" if is_node(child) else "a non-tensor entry"
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
+# --- tensors and arrays -----------------------------------------------------------------------------------------------
 
 
-def _tensors(a: torch.Tensor, b: torch.Tensor, where: str) -> Difference | None:
-    for what in ("dtype", "layout", "shape"):
+def _tensors(a: torch.Tensor, b: torch.Tensor, where: str) -> Iterator[Difference]:
+    for what in ("dtype", "layout"):
         expected, found = getattr(a, what), getattr(b, what)
         if expected != found:
-            if what == "shape":
-                expected, found = tuple(expected), tuple(found)
-            return f"{where}: {what}", str(expected), str(found)
+            yield f"{where}: {what}", str(expected), str(found)
+            return
     if a.layout != torch.strided:
         a, b = a.to_dense(), b.to_dense()
-    return _arrays(numpy_from_tensor(a, name=where)[0], numpy_from_tensor(b, name=where)[0], where)
+    yield from _arrays(numpy_from_tensor(a, name=where)[0], numpy_from_tensor(b, name=where)[0], where)
 
 
-def _arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], where: str) -> Difference | None:
-    """The first element that differs, of two arrays of one dtype and shape."""
+def _arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], where: str) -> Iterator[Difference]:
+    for what in ("dtype", "shape"):
+        expected, found = getattr(a, what), getattr(b, what)
+        if expected != found:
+            yield f"{where}: {what}", str(expected), str(found)
+            return
+    if a.dtype.kind == "O":
+        yield from _values(a.ravel().tolist(), b.ravel().tolist(), where)
+        return
     same = _same_bits(a, b)
-    if same.all():
-        return None
-    index = tuple(int(i) for i in np.argwhere(~same)[0])
-    what = f"{where}: element {list(index)}" if index else f"{where}: value"
-    return what, repr(a[index]), f"{b[index]!r} ({int((~same).sum())} of {same.size} differ)"
+    if not same.all():
+        index = tuple(int(i) for i in np.argwhere(~same)[0])
+        what = f"{where}: element {list(index)}" if index else f"{where}: value"
+        yield what, repr(a[index]), f"{b[index]!r} ({int((~same).sum())} of {same.size} differ)"
 
 
 def _same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -151,34 +155,35 @@ def _same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[A
 # --- non-tensor values ------------------------------------------------------------------------------------------------
 
 
-def _non_tensors(a: NonTensor, b: NonTensor, where: str) -> Difference | None:
-    if not a.stacked and not b.stacked and a.batch_size == b.batch_size:
-        return _values(a.value, b.value, where)
-    return _values(a.tolist(), b.tolist(), where)
-
-
-def _values(a: Any, b: Any, where: str) -> Difference | None:
-    """The first difference of two Python values, None when there is none."""
+def _values(a: Any, b: Any, where: str) -> Iterator[Difference]:
+    """The differences of two Python values."""
     a, b = _plain(a), _plain(b)
     if a is b:
-        return None
+        return
     if type(a) is not type(b):
-        return where, _shown(a), _shown(b)
-    if isinstance(a, (list, tuple)):
-        return _sequences(a, b, where)
-    if isinstance(a, dict):
-        return _mappings(a, b, where)
-    if isinstance(a, (np.ndarray, np.generic)):
-        return _value_arrays(np.asarray(a), np.asarray(b), where)
-    if isinstance(a, torch.Tensor):
-        return _tensors(a, b, where)
-    if isinstance(a, (float, complex)):
-        return None if bool(_same_bits(np.asarray(a), np.asarray(b))) else (where, repr(a), repr(b))
-    if is_tensor_collection(a):
-        return next(_levels(a, b, (where.strip("'"),)), None)
-    if isinstance(a, (set, frozenset)) and _typed(a) != _typed(b):
-        return where, _shown(a), _shown(b)
-    return None if _equal(a, b) else (where, _shown(a), _shown(b))
+        yield where, _shown(a), _shown(b)
+    elif isinstance(a, (list, tuple, dict)):
+        yield from _items(a, b, where)
+    elif isinstance(a, (np.ndarray, np.generic)):
+        yield from _arrays(np.asarray(a), np.asarray(b), where)
+    elif isinstance(a, torch.Tensor):
+        yield from _tensors(a, b, where)
+    elif is_tensor_collection(a):
+        yield from _levels(a, b, (where.strip("'"),))
+    elif not _equal(a, b):
+        yield where, _shown(a), _shown(b)
+
+
+def _items(a: Any, b: Any, where: str) -> Iterator[Difference]:
+    """The differences of two lists, tuples or dicts."""
+    is_mapping = isinstance(a, dict)
+    if is_mapping and _typed(a) != _typed(b):
+        yield f"{where}: keys", str(list(a)), str(list(b))
+    elif len(a) != len(b):
+        yield f"{where}: length", str(len(a)), str(len(b))
+    else:
+        for name in a if is_mapping else range(len(a)):
+            yield from _values(a[name], b[name], f"{where}[{name!r}]")
 
 
 def _plain(value: Any) -> Any:
@@ -201,36 +206,11 @@ def _typed(values: Any) -> set[tuple[type, Any]]:
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, (float, complex)):
+        return bool(_same_bits(np.asarray(a), np.asarray(b)))
+    if isinstance(a, (set, frozenset)):
+        return _typed(a) == _typed(b)
     try:
         return bool(a == b) or bool(a != a and b != b)
     except Exception:  # any object may be non-tensor data: one that cannot be compared is not equal
         return False
-
-
-def _sequences(a: Any, b: Any, where: str) -> Difference | None:
-    if len(a) != len(b):
-        return f"{where}: length", str(len(a)), str(len(b))
-    for number, (left, right) in enumerate(zip(a, b, strict=True)):
-        difference = _values(left, right, f"{where}[{number}]")
-        if difference:
-            return difference
-    return None
-
-
-def _mappings(a: dict[Any, Any], b: dict[Any, Any], where: str) -> Difference | None:
-    if _typed(a) != _typed(b):
-        return f"{where}: keys", str(list(a)), str(list(b))
-    for name in a:
-        difference = _values(a[name], b[name], f"{where}[{name!r}]")
-        if difference:
-            return difference
-    return None
-
-
-def _value_arrays(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], where: str) -> Difference | None:
-    for what in ("dtype", "shape"):
-        if getattr(a, what) != getattr(b, what):
-            return f"{where}: {what}", str(getattr(a, what)), str(getattr(b, what))
-    if a.dtype.kind != "O":
-        return _arrays(a, b, where)
-    return _sequences(a.ravel().tolist(), b.ravel().tolist(), where)

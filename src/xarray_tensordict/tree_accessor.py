@@ -134,7 +134,7 @@ class DataTreeAccessor:
         return tree_text(summarize_tree(self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.html import tree_html
         from .show.summary import summarize_tree
+        from .show.text import tree_html
 
         return tree_html(summarize_tree(self.infer()))

@@ -14,12 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
-import inference_fields
-import inference_practice
-import inference_rows
-import inference_rules
 from inference_choices import CHOICES
 from inference_rows import coord, named, raw, var
+from inference_rules import ROWS
 from inference_stores import STORES
 from xarray_tensordict.core.inference import Inference, infer_batch, may_have_more
 from xarray_tensordict.core.model import RecordedBatch
@@ -37,16 +34,6 @@ def said_of(found: Inference) -> dict:
     assert set(found.classes.values()) <= {"batched", "partial", "unbatched"}
     classes = {name: sorted("/".join(key) for key in found.keys(name)) for name in ("partial", "unbatched")}
     return {"groups": groups, **classes, "warnings": list(found.warnings)}
-
-
-ROWS = (
-    *inference_rows.ROWS,
-    *inference_practice.FAULTS,
-    *inference_practice.PRACTICE,
-    *inference_practice.GUARDS,
-    *inference_rules.RULES,
-    *inference_fields.FIELDS,
-)
 
 
 def everything() -> Iterator[tuple[str, dict]]:

@@ -7,23 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-import inference_fields
-import inference_practice
-import inference_rows
-import inference_rules
-from inference_rows import Row, coord, grid, key_of, named, raw, time, var
+from inference_rows import Row, coord, key_of, raw, var
+from inference_rules import ROWS
 from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
-from xarray_tensordict.core.model import RecordedBatch, path_key
+from xarray_tensordict.core.model import path_key
 
-ROWS = [
-    *inference_rows.ROWS,
-    *inference_practice.FAULTS,
-    *inference_practice.PRACTICE,
-    *inference_practice.GUARDS,
-    *inference_rules.RULES,
-    *inference_fields.FIELDS,
-]
 EACH = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
 
@@ -170,95 +159,3 @@ def test_who_did_not_vote_is_named_with_its_group():
         "'g/c' did not vote, because coordinates have no vote",
         "'g/label' did not vote, because strings have no vote",
     )
-
-
-# --- given (rule 1) ------------------------------------------------------------------------------------------------
-
-FORECAST = [var("t2m", time=4, lat=3, lon=5), var("late", lat=3, time=4), time(4), *grid()]
-
-
-def test_given_names_are_the_batch():
-    found = infer_batch(FORECAST, given=["time", "lat"])
-    assert found.batch_dims == ("time", "lat")
-    assert found.batch_size == (4, 3)
-    assert found.evidence == "given"
-
-
-def test_a_single_given_name_may_be_a_str():
-    assert infer_batch(FORECAST, given="lat").batch_size == (3,)
-
-
-def test_a_variable_that_has_a_given_dim_elsewhere_is_batched():
-    found = infer_batch(FORECAST, given="time")
-    assert ("late",) in found.keys("batched")
-    assert set(found.keys("unbatched")) == {("lat",), ("lon",)}
-
-
-def test_a_given_count_takes_the_leading_dims():
-    found = infer_batch([raw("obs", 6, 3), raw("act", 6, 3)], given=2)
-    assert found.batch_size == (6, 3)
-    assert found.evidence == "given"
-
-
-def test_a_count_of_zero_is_no_batch():
-    found = infer_batch([raw("obs", 6, 3), raw("act", 6, 3)], given=0)
-    assert found.batch_size == ()
-    assert not found.keys("unbatched")
-
-
-def test_an_unknown_name_lists_the_dims_there_are():
-    with pytest.raises((ValueError, KeyError)) as error:
-        infer_batch(FORECAST, given="tiem")
-    for word in ("tiem", "time", "lat", "lon"):
-        assert word in str(error.value)
-
-
-def test_a_count_that_the_arrays_contradict_names_them():
-    with pytest.raises(ValueError, match="act"):
-        infer_batch([raw("obs", 6, 3), raw("act", 6, 2)], given=2)
-
-
-# --- recorded (rule 2) ---------------------------------------------------------------------------------------------
-
-
-def test_a_record_is_taken():
-    arrays = [raw("obs", 6, 3), raw("act", 6, 3), raw("next/obs", 6, 3)]
-    found = infer_batch(arrays, recorded={(): RecordedBatch((6, 3), ("time", None))})
-    assert found.batch_size == (6, 3)
-    assert found.evidence == "recorded"
-    assert not found.warnings
-
-
-def test_a_recorded_size_is_corrected_from_the_arrays_with_a_warning():
-    found = infer_batch([var("obs", time=4, f=3), var("r", time=4)], recorded={(): RecordedBatch((9,), ("time",))})
-    assert found.batch_size == (4,)
-    assert found.batch_dims == ("time",)
-    (warning,) = found.warnings
-    assert "9" in warning
-    assert "4" in warning
-
-
-def test_recorded_names_that_are_gone_are_dropped():
-    arrays = [var("obs", time=4, f=3), var("r", time=4)]
-    found = infer_batch(arrays, recorded={(): RecordedBatch(None, ("member", "time"))})
-    assert found.batch_dims == ("time",)
-
-
-def test_when_no_recorded_name_is_left_the_batch_is_inferred():
-    arrays = [var("obs", time=4, f=3), var("r", time=4)]
-    found = infer_batch(arrays, recorded={(): RecordedBatch(None, ("member",))})
-    assert found.batch_dims == ("time",)
-    assert found.evidence == "shared named dims"
-
-
-def test_dims_in_front_of_the_recorded_ones_are_added():
-    arrays = [var("obs", member=2, time=4, f=3), var("r", member=2, time=4)]
-    found = infer_batch(arrays, recorded={(): RecordedBatch(None, ("time",))})
-    assert found.batch_dims == ("member", "time")
-    assert found.batch_size == (2, 4)
-
-
-def test_an_index_coordinate_is_no_voter_and_follows_its_dim():
-    found = infer_batch([var("x", t=3, f=2), coord("f", f=2), coord("t", t=3), named("s", (), ())])
-    assert found.batch_dims == ("t",)
-    assert set(found.keys("batched")) == {("x",), ("t",)}

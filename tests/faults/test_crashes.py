@@ -25,8 +25,20 @@ pytestmark = pytest.mark.faults
 SIGKILL = -9
 INCOMPLETE = "not complete"
 BARE = {"create", "replace", "append", "append_in_memory", "add", "overwrite", "delayed", "region"}
-"""Writes to what bare tensordict reads: a zarr store, at its root, in tensordict's layout."""
-AGAIN = {"replace", "replace_xarray", "group", "add", "overwrite", "archive", "hdf5", "netcdf", "memmap", "region"}
+"""Writes to what plain tensordict reads: a zarr store, at its root, in tensordict's layout."""
+AGAIN = {
+    "replace",
+    "replace_xarray",
+    "group",
+    "add",
+    "overwrite",
+    "archive",
+    "hdf5",
+    "netcdf",
+    "memmap",
+    "memmap_archive",
+    "region",
+}
 """Writes that may be made again over what a killed one has left."""
 
 
@@ -80,8 +92,8 @@ def prepare(name: str, folder: Path) -> None:
         ds.td.to_h5(folder / "out.h5")
     elif name == "netcdf":
         ds.td.to_h5(folder / "out.h5", layout="xarray")
-    elif name == "memmap":
-        ds.drop_vars("mask").td.to_memmap(folder / "out")
+    elif name in {"memmap", "memmap_archive"}:
+        ds.drop_vars("mask").td.to_memmap(folder / ("out" if name == "memmap" else "out.tdz"))
     elif name == "region":
         lazy(dataset(NEW)).td.to_zarr(folder / "out.zarr", compute=False, chunks={"time": 2})
 
@@ -122,7 +134,7 @@ def check(name: str, folder: Path, states: list[xr.Dataset | str]) -> str:
 
 
 def check_bare(path: Path, ds: xr.Dataset) -> None:
-    """What passes for whole in this package does so for bare tensordict."""
+    """What passes for whole in this package does so for plain tensordict."""
     with warnings.catch_warnings():
         # a file that zarr writes before it renames it, which the killed writer has left
         warnings.filterwarnings("ignore", message=".*partial is not recognized as a component")
@@ -188,7 +200,7 @@ def target(writers: Writers, tmp_path_factory: pytest.TempPathFactory) -> Callab
 NAMES = [write.__name__ for write in crash_writers.WRITES]
 
 
-@pytest.mark.parametrize("name", ["create", "append", "region", "archive", "hdf5_add"])
+@pytest.mark.parametrize("name", ["create", "append", "region", "archive", "hdf5_add", "memmap", "memmap_archive"])
 def test_killed_at_a_few_points(target: Callable[[str], Target], name: str) -> None:
     changes = target(name).changes
     points = sorted({changes // 3, 2 * changes // 3, changes - 1})

@@ -96,7 +96,7 @@ def objects(rows: int, value: float) -> np.ndarray:
 
 
 def dataset(rows: int = 4, value: float = 0.0) -> xr.Dataset:
-    """`meta` holds objects; `clock` and `lut` do not lead with the batch, and are kept in the entry ``_unbatched``."""
+    """`meta` holds objects; `clock` and `lut` do not start with the batch, and are kept in the entry ``_unbatched``."""
     numbers = np.arange(rows) + value
     return xr.Dataset(
         {

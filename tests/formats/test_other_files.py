@@ -2,6 +2,8 @@
 
 import os
 import zipfile
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,62 +26,50 @@ def error_of(path):
     return said[0].partition(", found ")[2]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "what"),
-    [
-        ("a.parquet", b"PAR1" + bytes(60) + b"PAR1", "a parquet file. pandas.read_parquet(path)"),
-        ("a.feather", b"ARROW1" + bytes(60), "an Arrow file. pandas.read_feather(path)"),
-        ("a.grib", b"GRIB" + bytes(60), "a GRIB file. Open it with engine='cfgrib'"),
-        ("a.tif", b"II*\x00" + bytes(60), "a TIFF file. Open it with engine='rasterio'"),
-        ("a.nc", b"CDF\x02" + bytes(60), "a netCDF-3 file (64-bit offset). Open it with engine='scipy'"),
-        ("a.pkl", b"\x80\x05\x95" + bytes(20), "a pickle, which can run any code"),
-        ("a.json", b'{"a": 3}', "a file of JSON that is no kerchunk reference"),
-        (
-            "a.csv",
-            b"time,temp\n0,1.5\n",
-            "a file that starts with b'time,tem'. If it is a table of text, pandas.read_csv",
-        ),
-        ("a.bin", bytes(64), "a file that starts with b'\\x00"),
-        ("a", b"", "an empty file"),
-    ],
-)
-def test_a_file_of_another_kind_says_what_opens_it(tmp_path, name, content, what):
-    (tmp_path / name).write_bytes(content)
+def zipped(path, *members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for member in members:
+            archive.writestr(member, "{}")
+
+
+OF_TORCH = "what looks like a file of torch.save. Load it with torch.load(path)"
+KINDS = {
+    "a.parquet": (b"PAR1" + bytes(60) + b"PAR1", "a parquet file. pandas.read_parquet(path)"),
+    "a.feather": (b"ARROW1" + bytes(60), "an Arrow file. pandas.read_feather(path)"),
+    "a.grib": (b"GRIB" + bytes(60), "a GRIB file. Open it with engine='cfgrib'"),
+    "a.tif": (b"II*\x00" + bytes(60), "a TIFF file. Open it with engine='rasterio'"),
+    "a.nc": (b"CDF\x02" + bytes(60), "a netCDF-3 file (64-bit offset). Open it with engine='scipy'"),
+    "a.pkl": (b"\x80\x05\x95" + bytes(20), "a pickle, which can run any code"),
+    "a.json": (b'{"a": 3}', "a file of JSON that is no kerchunk reference"),
+    "a.csv": (b"time,temp\n0,1\n", "a file that starts with b'time,tem'. If it is a table of text, pandas.read_csv"),
+    "a.bin": (bytes(64), "a file that starts with b'\\x00"),
+    "a": (b"", "an empty file"),
+    "a.npz": (lambda path: np.savez(path, a=np.ones(3)), "an archive of numpy. Load it with numpy.load"),
+    "a.npy": (lambda path: np.save(path, np.ones(3)), "a file of numpy. Load it with numpy.load"),
+    "a.pt": (partial(torch.save, {"a": torch.ones(3)}), OF_TORCH),
+    "old.pt": (partial(torch.save, {"a": torch.ones(3)}, _use_new_zipfile_serialization=False), OF_TORCH),
+    "a.keras": (
+        lambda path: zipped(path, "config.json", "model.weights.h5"),
+        "a zip archive that looks like a model of Keras",
+    ),
+    "a.zip": (
+        lambda path: zipped(path, "b.txt", "a.txt"),
+        "a zip archive with ['a.txt', 'b.txt'] in it. Unpack it",
+    ),
+    "pipe": (os.mkfifo, "a device or a pipe"),  # which is not waited for
+    "device": (lambda path: path.symlink_to("/dev/zero"), "a device or a pipe"),
+    "folder": (Path.mkdir, "a folder with nothing in it"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_no_format_opens_says_what_it_is_and_what_opens_it(tmp_path, name):
+    make, what = KINDS[name]
+    (Path.write_bytes if isinstance(make, bytes) else lambda path, make: make(path))(tmp_path / name, make)
     assert error_of(str(tmp_path / name)).startswith(what)
 
 
-def test_archives_say_what_they_hold(tmp_path):
-    np.savez(tmp_path / "a.npz", a=np.ones(3))
-    np.save(tmp_path / "a.npy", np.ones(3))
-    torch.save({"a": torch.ones(3)}, tmp_path / "a.pt")
-    for name, members in (
-        ("a.keras", ["config.json", "model.weights.h5"]),
-        ("a.zip", ["b.txt", "a.txt"]),
-    ):
-        with zipfile.ZipFile(tmp_path / name, "w") as archive:
-            for member in members:
-                archive.writestr(member, "{}")
-    for name, what in (
-        ("a.npz", "an archive of numpy. Load it with numpy.load"),
-        ("a.npy", "a file of numpy. Load it with numpy.load"),
-        ("a.pt", "what looks like a file of torch.save. Load it with torch.load(path)"),
-        ("a.keras", "a zip archive that looks like a model of Keras"),
-        ("a.zip", "a zip archive with ['a.txt', 'b.txt'] in it. Unpack it"),
-    ):
-        assert error_of(str(tmp_path / name)).startswith(what)
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert error_of(str(tmp_path / "pipe")) == "a device or a pipe"
-    assert error_of("/dev/zero") == "a device or a pipe"
-    assert error_of(str(tmp_path)) == "a folder with ['pipe'] in it"
-
-
-def test_the_names_in_what_is_no_archive_are_not_known(tmp_path):
+def test_the_names_in_what_is_no_archive_are_not_known_and_it_may_be_of_torch(tmp_path):
     (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04" + bytes(20))
     assert archive_names(str(tmp_path / "cut.zip")) is None
-
-
-def test_bytes_without_a_name_may_be_of_torch():
     assert "torch.load" in what_starts_with(b"PK\x03\x04")

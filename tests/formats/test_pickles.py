@@ -20,6 +20,7 @@ import zarr
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 import xarray_tensordict
+from memmap_samples import Step
 from xarray_tensordict import open_persistent
 from xarray_tensordict.core.unbatched_entry import encode_array
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
@@ -121,6 +122,7 @@ def of_tensordict(evil: Evil) -> TensorDict:
     td["evil"] = NonTensorData(evil, batch_size=[3])
     td["nested", "evil"] = NonTensorData(evil, batch_size=[3])
     td["rows"] = NonTensorStack(*[NonTensorData(evil) for _ in range(3)])
+    td["step"] = Step(torch.zeros(3), evil, batch_size=[3])
     return td
 
 

@@ -1,10 +1,12 @@
-"""Stores handed over as objects: zip archives, memory, any store of zarr's, file objects, open PersistentTensorDicts."""
+"""Stores as users hand them over: objects of zarr and others, archives, mappers, URLs, files that are still open."""
 
 from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import pickle
+import shutil
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -20,67 +22,45 @@ import xarray as xr
 import zarr
 from tensordict import PersistentTensorDict, TensorDict
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+import xarray_tensordict
 from corpus import open_doors
 from s3_server import S3Server
 from written import assert_gives_back, era, reopened
-from xarray_tensordict import open_persistent
+from xarray_tensordict import annotate, open_persistent
 from xarray_tensordict.testing import assert_same_tensordict
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 
 
-class ForeignStore(Store):
+class _Foreign(Store):
     """The least a store can be: somebody else's, over a dict."""
 
     supports_writes = supports_deletes = supports_listing = True
     supports_partial_writes = False
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, inner: MemoryStore | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self.inner = inner or MemoryStore()
 
-    def with_read_only(self, read_only: bool = False) -> ForeignStore:
+    def with_read_only(self, read_only: bool = False) -> Any:
         return ForeignStore(self.inner, read_only=read_only)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ForeignStore) and other.inner is self.inner
+        return isinstance(other, _Foreign) and other.inner is self.inner
 
-    __hash__ = None  # type: ignore[assignment]
 
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        return await self.inner.get(key, prototype, byte_range)
+def _passed_on(name: str) -> Any:
+    return lambda self, *arguments, **keywords: getattr(self.inner, name)(*arguments, **keywords)
 
-    async def get_partial_values(self, prototype: Any, key_ranges: Any) -> Any:
-        return await self.inner.get_partial_values(prototype, key_ranges)
 
-    async def exists(self, key: str) -> bool:
-        return await self.inner.exists(key)
-
-    async def set(self, key: str, value: Any) -> None:
-        self._check_writable()
-        await self.inner.set(key, value)
-
-    async def set_partial_values(self, key_start_values: Any) -> None:
-        raise NotImplementedError
-
-    async def delete(self, key: str) -> None:
-        self._check_writable()
-        await self.inner.delete(key)
-
-    async def list(self) -> Any:
-        async for key in self.inner.list():
-            yield key
-
-    async def list_prefix(self, prefix: str) -> Any:
-        async for key in self.inner.list_prefix(prefix):
-            yield key
-
-    async def list_dir(self, prefix: str) -> Any:
-        async for key in self.inner.list_dir(prefix):
-            yield key
+ForeignStore: Any = type(
+    "ForeignStore",
+    (_Foreign,),
+    {name: _passed_on(name) for name in Store.__abstractmethods__ - {"__eq__"} - set(vars(_Foreign))},
+)
 
 
 STORES: dict[str, Callable[[Path], Any]] = {
@@ -342,9 +322,124 @@ def test_a_scalar_of_fixed_bytes_is_text_as_its_neighbours_are(tmp_path, zarr_fo
         assert ds["rows"][1].item() == "ab"
 
 
-@pytest.mark.parametrize("is_archive", [True, False])
-def test_a_file_of_torch_save_is_named(tmp_path, is_archive):
-    path = tmp_path / "buffer.pt"
-    torch.save({"obs": torch.zeros(3)}, path, _use_new_zipfile_serialization=is_archive)
-    with pytest.raises(ValueError, match=r"buffer\.pt: .*a file of torch\.save\. Load it with torch\.load"):
-        xr.open_dataset(path, engine="tensordict")
+# -- mappers, archives in archives, URLs of this machine ----------------------------------------------------------------
+
+
+@pytest.fixture
+def td() -> TensorDict:
+    deep = {"reward": torch.rand(4, 1, dtype=torch.float64)}
+    return TensorDict({"obs": torch.rand(4, 3), "next": {"obs": torch.rand(4, 3), "deep": deep}}, [4], names=["time"])
+
+
+@pytest.fixture
+def ds(td: TensorDict) -> xr.Dataset:
+    return xarray_tensordict.to_dataset(td)
+
+
+def assert_holds(store: Any, td: TensorDict, **keywords: Any) -> None:
+    doors = open_doors(store, **keywords)
+    assert_same_tensordict(doors.ds.td.to_tensordict(), td)
+    doors.close()
+
+
+@pytest.mark.filterwarnings("ignore:Object at")
+def test_a_zip_archive_by_a_url(tmp_path: Path, td: TensorDict, ds: xr.Dataset, s3: S3Server) -> None:
+    ds.td.to_zarr(tmp_path / "a.zip")
+    assert_holds(f"zip://::file://{tmp_path}/a.zip", td)
+    assert_holds(f"file://{tmp_path}/a.zip", td)
+    fsspec.filesystem("s3", **s3.options).put(str(tmp_path / "a.zip"), "bucket/found/a.zip")
+    url = s3.url("found/a.zip")
+    with pytest.raises(FileNotFoundError, match=f"opens as 'zip::{url}'"):
+        xr.open_dataset(url, engine="tensordict", storage_options=s3.options)
+    assert_holds(f"zip::{url}", td, storage_options={"s3": s3.options})
+
+
+def test_an_archive_of_a_folder_and_not_of_what_is_in_it_says_so(tmp_path: Path, ds: xr.Dataset) -> None:
+    ds.td.to_zarr(tmp_path / "a.zarr")
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "a.zarr")
+    with pytest.raises(FileNotFoundError, match=r"packed\.zip: .* in its folder 'a\.zarr': unpack it"):
+        xr.open_dataset(packed, engine="tensordict")
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w"):
+        pass
+    with pytest.raises(FileNotFoundError, match="check the path"):
+        xr.open_dataset(tmp_path / "empty.zip", engine="tensordict")
+
+
+def test_a_mapper_of_fsspec_is_a_store(tmp_path: Path, td: TensorDict, ds: xr.Dataset) -> None:
+    ds.td.to_zarr(tmp_path / "local.zarr")
+    assert_holds(fsspec.get_mapper(str(tmp_path / "local.zarr")), td)
+    mapper = fsspec.get_mapper(f"memory:/{tmp_path}/a.zarr")
+    ds.td.to_zarr(mapper)
+    assert_holds(mapper, td)
+    ds.td.to_zarr(mapper, append_dim="time")
+    assert_holds(mapper, torch.cat([td, td]))
+    annotate(mapper)
+    with pytest.raises(FileExistsError, match=r"a\.zarr: there is something already"):
+        ds.td.to_zarr(mapper)
+
+
+def test_messages_and_lone_arrays_go_by_the_path_of_a_store_object(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "lone.zarr", data=np.arange(3))
+    mapper = fsspec.get_mapper(str(tmp_path / "lone.zarr"))
+    for store in (LocalStore(tmp_path / "lone.zarr"), StorePath(LocalStore(tmp_path), "lone.zarr"), mapper):
+        assert list(open_doors(store).ds.variables) == ["lone"]
+    memory = MemoryStore()
+    zarr.create_array(memory, data=np.arange(3))
+    assert list(open_doors(memory).ds.variables) == ["data"]
+
+    (tmp_path / "nothing").mkdir()
+    with zipfile.ZipFile(tmp_path / "nothing.zip", "w"):
+        pass
+    for missing in (
+        LocalStore(tmp_path / "nothing", read_only=True),
+        ZipStore(tmp_path / "nothing.zip", mode="r"),
+        FsspecStore.from_url(f"file://{tmp_path}/nothing", read_only=True),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nothing"):
+            xr.open_dataset(missing, engine="tensordict")  # type: ignore[arg-type]
+
+
+def test_every_writer_takes_a_file_url(
+    tmp_path: Path, td: TensorDict, ds: xr.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    ds.td.to_zarr(f"file://{tmp_path}/a.zarr")
+    ds.td.to_zarr(f"file://{tmp_path}/a.zip")
+    ds.td.to_h5(f"file://{tmp_path}/a.h5")
+    ds.td.to_memmap(f"file://{tmp_path}/a_memmap")
+    ds.td.to_memmap(f"file://{tmp_path}/a.tdz")
+    assert os.listdir(here) == []
+    for name in ("a.zarr", "a.zip", "a.h5", "a_memmap", "a.tdz"):
+        assert_holds(f"file://{tmp_path}/{name}", td)
+        assert_holds(tmp_path / name, td)
+    for name in ("a.zarr", "a.h5"):
+        open_persistent(f"file://{tmp_path}/{name}", mode="r+").close()
+        annotate(f"file://{tmp_path}/{name}")
+
+
+def test_a_memmap_is_not_written_to_a_url_of_another_machine(
+    tmp_path: Path, ds: xr.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"s3://bucket/x: .*to_zarr writes to URLs"):
+        ds.td.to_memmap("s3://bucket/x")
+    with pytest.raises(ValueError, match=r"s3://bucket/x\.h5"):
+        ds.td.to_h5("s3://bucket/x.h5")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_a_dataset_has_open_is_not_changed_and_is_named(
+    tmp_path: Path, td: TensorDict, ds: xr.Dataset
+) -> None:
+    path = tmp_path / "a.h5"
+    ds.td.to_h5(path)
+    with h5py.File(path) as file:
+        for change in (lambda: open_persistent(path, mode="r+"), lambda: annotate(path)):
+            with pytest.raises(ValueError, match=r"a\.h5: this process has the file open for reading.*ds\.close\(\)"):
+                change()
+        assert file["obs"].shape == (4, 3)
+    open_persistent(path, mode="r+").close()
+    annotate(path)
+    assert_holds(path, td)

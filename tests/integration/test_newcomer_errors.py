@@ -149,10 +149,10 @@ MISTAKES = [
         ["'tme'", "Did you mean 'time'?"],
     ),
     Mistake(
-        "a coordinate in the way of bare tensordict",
+        "a coordinate in the way of plain tensordict",
         lambda: xarray_tensordict.annotate("climate.zarr"),
         ValueError,
-        ["'lat'", "do not lead with the batch", "ds.td.to_zarr(", "Nothing was changed"],
+        ["'lat'", "do not start with the batch", "ds.td.to_zarr(", "Nothing was changed"],
     ),
     Mistake(
         "an unbatched variable where none may be",
@@ -183,12 +183,6 @@ MISTAKES = [
         lambda: xarray_tensordict.open_persistent("run.zarr").set_("obs", torch.zeros(6, 3)),
         TypeError,
         ["read-only", "to_tensordict()", "mode='r+'"],
-    ),
-    Mistake(
-        "a new store in no known format",
-        lambda: xarray_tensordict.open_persistent("new.dat", mode="w"),
-        ValueError,
-        ["new.dat", "the ending of its name", ".zarr"],
     ),
     Mistake(
         "a target that is there",

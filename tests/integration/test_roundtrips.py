@@ -228,14 +228,14 @@ expect("xarray", "xarray", ZARR, ROOT, ALL)
 expect("xarray", "xarray", HDF5, NOTHING, ALL)
 expect("xarray", "ours", (*ZARR, *HDF5), ALL, ALL)
 
-# this package: bare tensordict gets all that leads with the batch; HDF5 has no place for what tensordict calls names
+# this package: plain tensordict gets all that leads with the batch; HDF5 has no place for what tensordict calls names
 expect("ours", "tensordict", ZARR, ALL, BATCHED)
 expect("ours", "tensordict", HDF5, VALUES, VALUES)
 expect("ours", "xarray", ZARR, ROOT, BATCHED)
 expect("ours", "xarray", HDF5, VALUES, VALUES)
 expect("ours", "ours", (*ZARR, *HDF5), ALL, ALL)
 
-# and with layout="xarray" bare xarray gets all; nested groups by group=
+# and with layout="xarray" plain xarray gets all; nested groups by group=
 expect("ours for xarray", "tensordict", ZARR, ALL, NO_BATCH)
 expect("ours for xarray", "tensordict", HDF5, NOTHING, NOTHING)
 expect("ours for xarray", "xarray", ZARR, ROOT, ALL)

@@ -314,26 +314,3 @@ def test_arrays_with_names_that_differ_in_length(tmp_path):
         assert set(ds.variables) == {*SCHEMA, "time"}
         assert torch.equal(torch.from_numpy(ds["reward"].values), expected(list(range(20)))["reward"])
         ds.close()
-
-
-# -- a template --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_a_template_is_written_before_the_data(tmp_path, layout):
-    """One process lays the store out, others fill it."""
-    path = tmp_path / "written.zarr"
-    whole = rows(0, 20).chunk(time=5)
-    whole.td.to_zarr(path, compute=False, layout=layout)
-    with xr.open_zarr(path, consolidated=False) as plain:
-        assert plain["obs"].shape == (20, 4)
-    before = TensorDict.from_zarr(path)
-    assert before.batch_size == (20,)
-    assert before["obs"].isnan().all()
-    assert not before["step"].any()
-    for start in (15, 0, 10, 5):
-        rows(start, start + 5).td.to_zarr(path, region={"time": slice(start, start + 5)})
-    assert_same_tensordict(whole.td.to_tensordict(), both_doors(path))
-    bare = TensorDict.from_zarr(path)
-    assert torch.equal(bare["obs"], expected(list(range(20)))["obs"])
-    assert bare.batch_size == (20,)

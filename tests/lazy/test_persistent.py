@@ -5,8 +5,6 @@ of two doors); and whatever can be asked of a TensorDict in memory gives the sam
 """
 
 import gc
-import re
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -27,7 +25,6 @@ from xarray_tensordict import open_persistent
 from xarray_tensordict._compat import tensordict as compat
 from xarray_tensordict.lazy.lazy_tensordict import XarrayPersistentTensorDict
 from xarray_tensordict.lazy.persistent import persistent_from_dataset
-from xarray_tensordict.tensors.selection import select
 from xarray_tensordict.testing import assert_same_tensordict
 
 # --- the law of two doors ------------------------------------------------------------------------------------------
@@ -469,26 +466,3 @@ def test_every_private_method_that_is_overridden_is_checked():
 def test_only_the_module_for_tensordict_overrides_its_private_methods():
     own = private_names(XarrayPersistentTensorDict) - {"_repr_html_"}
     assert not [name for name in own if hasattr(PersistentTensorDict, name)]
-
-
-def test_no_other_module_imports_private_names_of_tensordict():
-    root = Path(compat.__file__).parents[1]
-    private = re.compile(
-        r"from tensordict(\._\S*| import .*\b_[a-z]|\.\S+ import .*\b_[a-z])|tensordict\._[a-z]+\b(?!_)"
-    )
-    strays = [
-        f"{path.relative_to(root)}: {line}"
-        for path in root.rglob("*.py")
-        for line in path.read_text().splitlines()
-        if private.search(line) and path != Path(compat.__file__)
-    ]
-    assert strays == []
-
-
-def test_selections_are_pure():
-    found = select((slice(None), [4, 2, 4]), (3, 5, 2))
-    assert found.outer[0] == slice(0, 3, 1)
-    assert found.outer[1].tolist() == [2, 4]
-    assert found.picked == (3, 3)
-    assert select(..., (3, 5)).outer == ()
-    assert isinstance(XarrayPersistentTensorDict, type)

@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import numpy as np
@@ -18,7 +17,6 @@ from tensordict import (
     lazy_stack,
 )
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader
 from zarr.storage import LocalStore
 
 import xarray_tensordict
@@ -143,18 +141,6 @@ def test_dask_computes_once_for_all_entries(tmp_path):
         ptd.to_tensordict()
         ptd[[0, 2]]
     assert len(computed) == 2
-
-
-def test_threads_read_at_the_same_time(flat):
-    td = flat_td()
-
-    def read(number):
-        index = [number % 6, (number * 5) % 6]
-        assert_same_tensordict(flat[index], td[index])
-        return torch.equal(flat.get_at("obs", index), td["obs"][index])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(read, range(64)))
 
 
 # --- tensordict's operations ---------------------------------------------------------------------------------------
@@ -459,15 +445,3 @@ def test_rows_in_the_opposite_order_are_asked_for_by_number(dtypes_in_stores):
     with pytest.raises(ValueError, match="step must be greater than zero"):  # as torch says
         ptd[::-1]
     assert torch.equal(ptd[torch.arange(ROWS - 1, -1, -1)]["int64"], ptd["int64"].flip(0))
-
-
-@pytest.mark.parametrize("kind", STORES)
-def test_a_dataloader_shuffles_rows_of_any_dtype(kind, dtypes_in_stores):
-    td, opened = dtypes_in_stores
-    seen = 0
-    for batch in DataLoader(opened[kind][0], batch_size=3, shuffle=True, collate_fn=lambda rows: rows):
-        seen += len(batch)
-        for name in CODED:
-            rows = {tuple(row.flatten().tolist()) for row in bits_of(td[name])}
-            assert {tuple(row.flatten().tolist()) for row in bits_of(batch[name])} <= rows
-    assert seen == ROWS

@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModule
 from torch.utils.data import DataLoader
 
 from persistent_samples import needs_0_15
-from xarray_tensordict import open_persistent, to_dataset
+from xarray_tensordict import open_persistent
 from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -209,11 +209,6 @@ def test_tensors_are_written_cloned_mapped_and_flattened_as_in_memory(buffer, tm
     assert type(loaded) is TensorDict
     loaded.names = ["time"]  # 0.14 keeps none
     assert_same_tensordict(loaded, td)
-    buffer_ds = to_dataset(td)
-    for name in ("ours", "ours.tdz"):
-        buffer_ds.td.to_memmap(tmp_path / name)
-        with xr.open_dataset(tmp_path / name, engine="tensordict") as ds:
-            assert_same_tensordict(ds.td.to_tensordict(), td)  # names and all
     assert buffer.memmap_like(tmp_path / "like")["next", "x"].shape == (ROWS, 2)
     assert_same_tensordict(pytree.tree_map(lambda x: x * 2, buffer), pytree.tree_map(lambda x: x * 2, td))
     assert np.array_equal(buffer.numpy()["x"], td["x"].numpy())

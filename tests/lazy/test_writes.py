@@ -150,7 +150,7 @@ REFUSED = {
     "a batch that does not lead": (
         plain(p=(("f", "t"), np.zeros((2, 3)))),
         {},
-        r"'p' has dims \['f', 't'\] .* do not lead with the batch",
+        r"'p' has dims \['f', 't'\] .* do not start with the batch",
     ),
 }
 

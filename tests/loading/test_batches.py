@@ -550,7 +550,7 @@ def test_an_interrupted_wait_ends_the_threads(one_by_one, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(iterator, "_take", interrupted)
+    monkeypatch.setattr(iterator._source, "_take", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert our_threads() == []
@@ -609,8 +609,8 @@ def test_batches_can_be_pickled_with_their_epoch(tmp_path):
         ({"window": {"time": 2, "f": 1}}, ValueError, "window: expected one batch dim"),
         ({"window": 3}, ValueError, "window: expected one batch dim"),
         ({"window": {"time": 2}, "stride": 0}, ValueError, "stride"),
-        ({"stride": 2}, ValueError, "give their length"),
-        ({"within": "episode"}, ValueError, "give their length"),
+        ({"stride": 2}, ValueError, "pass their length"),
+        ({"within": "episode"}, ValueError, "pass their length"),
         ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
         ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
         ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from loading_samples import numbered
-from xarray_tensordict.loading.torch_datasets import Begun, Epochs, count_before
+from xarray_tensordict.loading.torch_datasets import Begun, Epochs, epoch_of
 
 ROWS = 48
 STARTS = [
@@ -44,7 +44,7 @@ def test_all_workers_of_an_iteration_find_one_epoch_however_those_of_several_loa
     while any(queues):
         own = random.choice([queue for queue in queues if queue]).pop(0)
         noted.append(own)
-        found.setdefault(own, set()).add(count_before(noted, own))
+        found.setdefault(own, set()).add(epoch_of(noted, own, 0))
     for own, numbers in found.items():
         assert len(numbers) == 1, own
     assert sorted(next(iter(numbers)) for numbers in found.values()) == list(range(len(every)))
@@ -53,7 +53,15 @@ def test_all_workers_of_an_iteration_find_one_epoch_however_those_of_several_loa
 def test_processes_that_two_threads_start_in_turn_belong_to_the_iteration_of_their_seed():
     # the workers of one are the processes 1 and 3, of the other 2 and 4
     noted = [Begun(1, 0, 70, 2, 1, 0), Begun(1, 0, 80, 2, 2, 0), Begun(1, 0, 80, 2, 3, 0), Begun(1, 0, 70, 2, 2, 0)]
-    assert [count_before(noted, own) for own in noted] == [0, 1, 1, 0]
+    assert [epoch_of(noted, own, 0) for own in noted] == [0, 1, 1, 0]
+
+
+def test_a_resumed_iteration_has_the_epoch_of_its_state_and_the_next_one_follows_it():
+    before, resumed, behind = Begun(1, 0, 70, 2, 1, 0), Begun(1, 0, 80, 2, 3, 0, epoch=7), Begun(1, 0, 90, 2, 5, 0)
+    noted = [before, resumed, behind, resumed, behind]
+    assert [epoch_of(noted, own, 2) for own in noted] == [2, 7, 8, 7, 8]
+    epochs = Epochs(2)
+    assert [epochs.begin(None), epochs.begin(None, 7), epochs.begin(None)] == [2, 7, 8]
 
 
 def test_each_iteration_without_workers_is_the_next_epoch_and_a_copy_goes_on_from_there():

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xarray_tensordict.loading.order import Blocks, FullOrder, common_marks, every, merge_marks, ranges, reads, share
+from xarray_tensordict.loading.order import (
+    Blocks,
+    FullOrder,
+    Place,
+    common_marks,
+    every,
+    merge_marks,
+    ranges,
+    reads,
+    share,
+)
 from xarray_tensordict.loading.samples import changes, find_windows
 
 
@@ -128,6 +138,23 @@ def test_reads_hold_each_position_of_their_batches_once_and_none_crosses_a_cut(c
 def test_shares_are_equal(count, world_size):
     shares = [share(count, rank, world_size) for rank in range(world_size)]
     assert {last - first for first, last in shares} == {count // world_size}
+
+
+def in_turn(parts):
+    """What a DataLoader makes of the batches of its workers: one of each in turn, those that have none left are passed over."""
+    rounds = itertools.zip_longest(*parts)
+    return [number for found in rounds for number in found if number is not None]
+
+
+@given(st.integers(0, 30), st.integers(1, 5), st.booleans(), st.data())
+def test_workers_that_begin_behind_some_batches_go_on_as_they_would_have(count, workers, runs, data):
+    whole = in_turn(Place(0, 0, worker, workers).numbers(count, runs=runs) for worker in range(workers))
+    assert sorted(whole) == list(range(count))
+    assert runs or whole == list(range(count))
+    start = data.draw(st.integers(0, count))
+    places = [Place.behind(start, 3, worker, workers) for worker in range(workers)]
+    assert {place.epoch for place in places} == {3}
+    assert in_turn(place.numbers(count, runs=runs) for place in places) == whole[start:]
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def test_what_does_not_say_where_rows_are_missing_is_refused(gaps: Any, error: A
 
 
 def test_gaps_without_a_window_are_refused() -> None:
-    with pytest.raises(ValueError, match="give their length, window="):
+    with pytest.raises(ValueError, match="pass their length, window="):
         series().td.batches(2, gaps="clock")
 
 

@@ -115,6 +115,10 @@ def memmap(folder: Path) -> None:
     lazy(dataset(NEW).drop_vars("mask")).td.to_memmap(folder / "out")
 
 
+def memmap_archive(folder: Path) -> None:
+    lazy(dataset(NEW).drop_vars("mask")).td.to_memmap(folder / "out.tdz")
+
+
 def region(folder: Path) -> None:
     for start in range(0, ROWS, 2):
         part = lazy(dataset(NEW)).isel(time=slice(start, start + 2)).drop_vars("mask")
@@ -123,7 +127,7 @@ def region(folder: Path) -> None:
 
 WRITES = (
     create, replace, replace_xarray, group, append, append_xarray, append_in_memory, add, overwrite, delayed, archive,
-    hdf5, hdf5_add, hdf5_append, netcdf, memmap, region,
+    hdf5, hdf5_add, hdf5_append, netcdf, memmap, memmap_archive, region,
 )  # fmt: skip
 
 

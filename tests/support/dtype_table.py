@@ -105,7 +105,7 @@ def _only(folder: Path) -> Path:
 
 
 def _loads(path: Path) -> torch.Tensor | None:
-    """What bare tensordict makes of a store; None where it fails."""
+    """What plain tensordict makes of a store; None where it fails."""
     try:
         if path.suffix == ".zarr":
             return TensorDict.from_zarr(path)["x"]
@@ -133,7 +133,7 @@ def saved_cell(dtype: str, save: Callable[[TensorDict, Path], Any]) -> str:
 
 
 def written_cell(dtype: str, write: Callable[[xr.Dataset, Path], Any]) -> str:
-    """What bare tensordict makes of a store that this package wrote, if this package gives the tensor back."""
+    """What plain tensordict makes of a store that this package wrote, if this package gives the tensor back."""
     with tempfile.TemporaryDirectory() as name:
         folder, td = Path(name), _sample(dtype)
         write(xarray_tensordict.to_dataset(td), folder)

@@ -1,602 +1,250 @@
 """One row for each word and each inequality of the rules of inference (docs/rules/inference.md), in their order."""
 
-from dataclasses import replace
+import json
 
-from inference_rows import LATITUDE, LONGITUDE, NAMED, NONE, SHAPE, UNLIMITED, Row, coord, grid2d, named, raw, time, var
+import inference_rows
+from inference_fields import FIELDS
+from inference_practice import FAULTS, GUARDS, PRACTICE
+from inference_rows import rows
 
-DATA = [var("x", run=6, f=3), var("r", run=6)]
-"""An array and a series over runs: without anything else, 'run' is the batch."""
-RUN = [("run", 6)]
+NO_VOTE = rows("""
+strings do not vote -- strings have no vote
+    x run=6 f=3; r run=6; other:string cell=90 g=4 -> run=6; unbatched other
+times do not vote -- times have no vote
+    x run=6 f=3; r run=6; other:time cell=90 g=4 -> run=6; unbatched other
+objects do not vote -- objects have no vote
+    x run=6 f=3; r run=6; other:object cell=90 g=4 -> run=6; unbatched other
+coordinates do not vote -- coordinates have no vote
+    x run=6 f=3; r run=6; @other cell=90 g=4 -> run=6; unbatched other
+empty arrays do not vote -- no elements, no vote
+    x run=6 f=3; r run=6; other rec=0+ g=4 -> run=6; unbatched other
+what bounds refers to does not vote -- bounds refers to it
+    x run=6 f=3 {"bounds": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what climatology refers to does not vote -- climatology refers to it
+    x run=6 f=3 {"climatology": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what coordinates refers to does not vote -- coordinates refers to it
+    x run=6 f=3 {"coordinates": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what ancillary_variables refers to does not vote -- ancillary_variables refers to it
+    x run=6 f=3 {"ancillary_variables": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what grid_mapping refers to does not vote -- grid_mapping refers to it
+    x run=6 f=3 {"grid_mapping": "other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other
+what cell_measures refers to does not vote -- cell_measures holds pairs
+    x run=6 f=3 {"cell_measures": "word: other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
+what formula_terms refers to does not vote -- formula_terms holds pairs
+    x run=6 f=3 {"formula_terms": "word: other"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
+the word of a measure is no variable -- a voter that happens to be called like the word votes
+    x run=6 f=3 {"cell_measures": "word: other"}; r run=6; other cell=90 g=4; word run=6 f=3
+    -> run=6; unbatched other; lower case
+coordinates that the group names -- the attribute of a group refers to it
+    x run=6 f=3; r run=6; other cell=90 g=4
+    -> run=6; unbatched other; group_attrs {"": {"coordinates": "lat other"}}; lower case
+what two attributes refer to -- the first that refers to it is named
+    x run=6 f=3 {"bounds": "other"}; r run=6; other cell=90 g=4; z run=6 {"coordinates": "other", "grid_mapping":
+    "other"}
+    -> run=6; unbatched other; lower case
+attributes that are no text -- they refer to nothing
+    x run=6 f=3 {"bounds": 3, "coordinates": null, "units": 5, "axis": 1}; r run=6 -> run=6; lower case
+a group of an encoding that is no text -- bytes that are no UTF-8 are no encoding
+    m/a =30 =2; m/b =30 -> =30 [shared shape]; group_attrs {"m": {"encoding-type": "bytes:csrÿ"}}
+a grid mapping with a colon -- CF lets a grid mapping name its coordinates
+    x run=6 f=3 {"grid_mapping": "other: lat lon"}; r run=6; other cell=90 g=4 -> run=6; unbatched other; lower case
+a group of encoding csr_matrix -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"encoding-type": "csr_matrix"}}
+a group of encoding csc_matrix -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"encoding-type": "csc_matrix"}}
+a group of encoding csr -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30 -> none; groups {"m": []}; group_attrs {"m": {"h5sparse_format": "csr"}}
+a group of encoding b'csc' -- its attribute says that it is a sparse matrix
+    m/data =90; m/odd =30 =2; m/also =30
+    -> none; groups {"m": []}; group_attrs {"m": {"h5sparse_format": "bytes:csc"}}
+a group of another encoding -- a data frame is no sparse matrix
+    m/a =30 =2; m/b =30 -> =30 [shared shape]; group_attrs {"m": {"encoding-type": "dataframe"}}
+X and X_index -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_index =4 -> =4 [shared shape]; unbatched x
+X and X_length -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_length =4 -> =4 [shared shape]; unbatched x
+X and X_lengths -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_lengths =4 -> =4 [shared shape]; unbatched x
+X and X_row_lengths -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_row_lengths =4 -> =4 [shared shape]; unbatched x
+X and X_lens -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_lens =4 -> =4 [shared shape]; unbatched x
+X and X_counts -- the partner has one entry for each row, so it votes, and x is cut
+    id =4; w =4 =2; x =900; x_counts =4 -> =4 [shared shape]; unbatched x
+X and X_offsets -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_offsets =5 -> =4 [shared shape]; unbatched x x_offsets
+X and X_splits -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_splits =5 -> =4 [shared shape]; unbatched x x_splits
+X and X_row_splits -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_row_splits =5 -> =4 [shared shape]; unbatched x x_row_splits
+X and X_indptr -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_indptr =5 -> =4 [shared shape]; unbatched x x_indptr
+X and X_ptr -- the partner has one entry more than rows, so neither votes
+    id =4; w =4 =2; x =900; x_ptr =5 -> =4 [shared shape]; unbatched x x_ptr
+columns and bounds in another case -- names are compared without case
+    id =4; w =4 =2; Hits =900; hits_Offsets =5 -> =4 [shared shape]; unbatched Hits hits_Offsets
+a scalar beside its index -- a scalar is not cut
+    id =4; w =4 =2; x; x_index =4 -> =4 [shared shape]; unbatched x
+a column that is cut by counts and by bounds -- the counts vote, the bounds do not
+    id =4; w =4 =2; x =900; x_counts =4; x_offsets =5 -> =4 [shared shape]; unbatched x x_offsets
+text that is cut into rows -- the bounds do not vote
+    id =4; w =4 =2; x:string =900; x_offsets =5 -> =4 [shared shape]; unbatched x x_offsets
+bounds as long as their values -- a partner of the same length cuts nothing
+    x =5 =2; x_offsets =5 -> =5 [shared shape]
+the group of an episode beside the lengths of its episodes
+    -- nothing but the lengths has one entry for each episode, so the columns are the data
+    episode/obs =60 =4; episode/act =60 =2; episode/rew =60; episode_lengths =3
+    -> =60 [shared shape]; unbatched episode_lengths; groups {"episode": [60]}
+floating point offsets beside data -- floats are no bounds
+    x =900 =2; y =900; ~x_offsets =5 -> =900 [shared shape]; unbatched x_offsets
+floating point lengths beside values -- floats count nothing
+    values =90 =2; mask =90; ~lengths =3 -> =90 [shared shape]; unbatched lengths
+images with an index of some of them -- labels have a row for each image, and nothing has five rows
+    image =60 =8 =8; label =60; image_index =5 -> =60 [shared shape]; unbatched image_index
+photons with the counts of each channel -- the counts are as long as the second axis of what they count
+    photon =100 =64; time =100; photon_counts =64 -> =100 [shared shape]; unbatched photon_counts
+photons with counts and wavelengths of each channel -- an array as long as they are does not make channels rows
+    photon =100 =64; time =100; photon_counts =64; wavelength =64
+    -> =100 [shared shape]; unbatched photon_counts wavelength
+a table of counts is no partner -- a partner has one dim
+    x =900 =2; y =900; x_counts =4 =2 -> =900 [shared shape]; unbatched x_counts
+counts longer than what they count -- x has fewer rows than there are counts, so nothing is cut
+    x =4 =500; name:string =4; x_counts =900 -> =4 [shared shape]; unbatched x_counts
+a lookup table and its index -- a table that is looked up is no main array
+    x =4 =2; x_index =900 -> =900 [shared shape]; unbatched x
+two ragged columns of one length -- each has a partner, so neither speaks for the length of the other
+    x =900; x_index =4; w =900; w_index =4 -> =4 [shared shape]; unbatched x w
+columns with a common prefix and jet_offsets -- met and label have the rows that the jets are cut into
+    jet_pt =700; jet_eta =700; jet_offsets =101; met =100; label =100
+    -> =100 [shared shape]; unbatched jet_pt jet_eta jet_offsets
+columns with a common prefix and nJet -- met and label have the rows that the jets are cut into
+    jet_pt =700; jet_eta =700; nJet =100; met =100; label =100 -> =100 [shared shape]; unbatched jet_pt jet_eta
+columns with a common prefix and offsets of other rows -- no array has 100 rows
+    jet_pt =700; jet_eta =700; jet_offsets =101; met =90 -> =700 [shared shape]; unbatched jet_offsets met
+columns with a common prefix among columns of their length -- they are no table of their own
+    jet_pt =700; other =700; jet_offsets =101; met =100 -> =700 [shared shape]; unbatched jet_offsets met
+flattened_data beside cumulative_length -- the partner has one entry for each row
+    g/cumulative_length =50; g/flattened_data =193
+    -> =50 [shared shape]; unbatched g/flattened_data; groups {"g": [50]}
+values beside lengths -- the partner has one entry for each row
+    g/lengths =50; g/values =193 -> =50 [shared shape]; unbatched g/values; groups {"g": [50]}
+content beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/content =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+values beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/values =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+data beside offsets -- neither votes; a mask as long as the values does
+    g/offsets =51; g/data =193; g/mask =193 -> =193 [shared shape]; unbatched g/offsets; groups {"g": [193]}
+values beside row_splits -- neither votes; a mask as long as the values does
+    g/row_splits =51; g/values =193; g/mask =193 -> =193 [shared shape]; unbatched g/row_splits; groups {"g": [193]}
+flat_values beside row_splits -- neither votes; a mask as long as the values does
+    g/row_splits =51; g/flat_values =193; g/mask =193
+    -> =193 [shared shape]; unbatched g/row_splits; groups {"g": [193]}
+offsets and values of a table of four columns -- a table may have columns of such names: more than three members are no ragged column
+    offsets =40; values =80; a =40 =3; b =40 -> =40 [shared shape]; unbatched values
+columns of a group that is cut -- the group is cut by hits_offsets
+    id =4; w =4 =2; hits/e =900; hits/t =900; hits_offsets =5
+    -> =4 [shared shape]; unbatched hits/e hits/t hits_offsets
+the group #refs# -- it is the format's own
+    table/x =50 =2; table/y =50; #refs#/a =900 =2; #refs#/b =900 -> =50 [shared shape]; unbatched #refs#/a #refs#/b
+the group #subsystem# -- it is the format's own
+    table/x =50 =2; table/y =50; #subsystem#/a =900 =2; #subsystem#/b =900
+    -> =50 [shared shape]; unbatched #subsystem#/a #subsystem#/b
+the group .hidden -- it is the format's own
+    table/x =50 =2; table/y =50; .hidden/a =900 =2; .hidden/b =900
+    -> =50 [shared shape]; unbatched .hidden/a .hidden/b
+the group _i_table -- it is the format's own
+    table/x =50 =2; table/y =50; _i_table/a =900 =2; _i_table/b =900
+    -> =50 [shared shape]; unbatched _i_table/a _i_table/b
+a group that starts with an underscore -- not every underscore is private
+    table/x =50 =2; table/y =50; _own/a =900 =2; _own/b =900 -> none; groups {"_own": [900]}
+a group of CLASS TINDEX -- it is a search index of PyTables
+    table/x =50 =2; table/y =50; search/a =900 =2; search/b =900
+    -> =50 [shared shape]; unbatched search/a search/b; group_attrs {"search": {"CLASS": "TINDEX"}}
+a group of CLASS b'INDEX' -- it is a search index of PyTables
+    table/x =50 =2; table/y =50; search/a =900 =2; search/b =900
+    -> =50 [shared shape]; unbatched search/a search/b; group_attrs {"search": {"CLASS": "bytes:INDEX"}}
+""")
+
+FIRST_DIM = rows("""
+as many numbers elsewhere as in front -- time leads 24 numbers and 24 have it elsewhere: it does not lead more
+    a time=6 p=4; b run=4 time=6 -> run=4; unbatched a
+one number more in front than elsewhere -- 30 against 24
+    a time=6 p=4; b run=4 time=6; c time=6 -> time=6; either b
+exactly half of the numbers -- 24 of 48 numbers are at least half
+    a run=4 p=3 q=2; b x=24 -> run=4; unbatched b
+one number less than half -- 24 of 49: more would be left out than taken
+    a run=4 p=3 q=2; b x=25 -> none
+three dims without a majority -- a mesh of several kinds of elements
+    a p=5 f=2 g=2; b q=16; c r=15 -> none
+a time of lower rank that leads most of the numbers -- 90 of 114 numbers
+    a time=90; b run=4 p=3 q=2 -> time=90; unbatched b
+a time of lower rank with exactly half of the numbers -- neither the highest rank nor most of the numbers
+    a time=24; b run=4 p=3 q=2 -> run=4; unbatched a
+arrays led by space do not count for the rank -- a mask in three dims
+    a time=5 f=2; b z=9 y=9 x=9 -> time=5; unbatched b
+4 arrays over dims of their own -- none leads half of the numbers
+    a0 p0=4 f=3; a1 p1=5 f=3; a2 p2=6 f=3; a3 p3=7 f=3 -> none
+5 arrays over dims of their own -- none leads half of the numbers
+    a0 p0=4 f=3; a1 p1=5 f=3; a2 p2=6 f=3; a3 p3=7 f=3; a4 p4=8 f=3 -> none
+the numbers of unnamed arrays do not count against a name -- 10 of 16 named numbers; the unnamed ones are no majority
+    a run=5 f=2; b lat=6; w =7 =1 -> run=5; unbatched b w
+unnamed arrays that share nothing leave it to the names -- one unnamed array has no majority of two
+    a run=5 f=2; w =90 =9 -> run=5; unbatched w
+a dim that could be the batch comes second before a time that could not
+    -- the highest rank; run leads more numbers, date is a time of neither
+    a time=4 p=2 q=2; b date=3; c run=9 f=3 -> time=4; unbatched b c
+a marked dim before an unlimited one -- marked first
+    a batch_0=4 f=3; b rec=9+ g=3 -> batch_0=4; unbatched b; lower case
+an unlimited dim before a time -- unlimited before time-like
+    a rec=9+ f=3; b time=40 g=30; @time:time time=40 -> rec=9 [unlimited dim]; unbatched b time
+a dim called time -- a time by its plain name
+    a run=9 f=3; b time=4 g=3 -> time=4; unbatched a
+a dim called T -- a time by its plain name
+    a run=9 f=3; b T=4 g=3 -> T=4; unbatched a
+a dim called Date -- a time by its plain name
+    a run=9 f=3; b Date=4 g=3 -> Date=4; unbatched a
+a dim called datetime -- a time by its plain name
+    a run=9 f=3; b datetime=4 g=3 -> datetime=4; unbatched a
+a dim whose coordinate has {'axis': 'T'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp stamp=4 {"axis": "T"} -> stamp=4; unbatched a
+a dim whose coordinate has {'standard_name': 'time'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp stamp=4 {"standard_name": "time"} -> stamp=4; unbatched a
+a dim whose coordinate has {'units': 'days since 2000-01-01'} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp:object stamp=4 {"units": "days since 2000-01-01"} -> stamp=4; unbatched a
+a dim whose coordinate has {} -- a time by its coordinate
+    a run=9 f=3; b stamp=4 g=3; @stamp:time stamp=4 -> stamp=4; unbatched a
+""")
+
+FURTHER_DIMS = rows("""
+unnamed arrays with almost half of the numbers -- 8 of 18 numbers are no majority
+    a run=5 f=2; v =4; w =4 =1 -> run=5; unbatched v w
+unnamed arrays with more than half of the numbers -- 12 of 22 numbers
+    a run=5 f=2; v =6; w =6 =1 -> =6 [shared shape]; unbatched a
+five next dims -- the arrays do not agree
+    a0 run=4 mode0=3 lat=5; a1 run=4 mode1=3 lat=5; a2 run=4 mode2=3 lat=5; a3 run=4 mode3=3 lat=5; a4 run=4 mode4=3
+    lat=5
+    -> run=4
+a static field with a dim that is no space -- f is no space, so m has no say for 'without time'
+    a run=4 time=3 f=2 lat=5; m run=4 f=2 -> run=4
+a static field over space that no other has -- lon stands behind no time
+    a run=4 time=3 lat=5; m run=4 lon=6 -> run=4
+a series for each run -- nothing is left of m, so it is no field
+    a run=4 time=3 lat=5; m run=4 -> run=4
+the next dim elsewhere -- m has time elsewhere
+    a run=4 time=3 lat=5; m time=3 lat=5 -> run=4; unbatched m
+two next dims -- the arrays do not agree
+    a run=4 time=3 lat=5; m run=4 mode=3 lat=5 -> run=4
+three dims -- a static field for each member
+    a run=4 member=2 time=3 lat=5; m run=4 member=2 lat=5 -> run=4 member=2 time=3; partial m
+""")
 
 
-def beside(name, array, why, *, unbatched=None, partial="", **more):
-    """`DATA` beside a larger array over other dims, which would win or veto if it voted."""
-    path = "/".join(array.key)
-    return Row(name, [*DATA, array], RUN, why, NAMED, path if unbatched is None else unbatched, partial, **more)
+def each(values, text):
+    """A row for each value: ``{0}`` in the text stands for it, ``{1}`` for its JSON."""
+    return rows("\n".join(text.format(value, json.dumps(value)) for value in values))
 
-
-def referenced(attr, value="other", **dims):
-    """Data whose attribute refers to a larger array over other dims."""
-    return [named("x", ("run", "f"), (6, 3), attrs={attr: value}), var("r", run=6), var("other", cell=90, g=4)]
-
-
-NO_VOTE = [
-    beside("strings do not vote", var("other", kind="string", cell=90, g=4), "strings have no vote"),
-    beside("times do not vote", var("other", kind="time", cell=90, g=4), "times have no vote"),
-    beside("objects do not vote", var("other", kind="object", cell=90, g=4), "objects have no vote"),
-    beside("coordinates do not vote", coord("other", cell=90, g=4), "coordinates have no vote"),
-    beside(
-        "empty arrays do not vote", named("other", ("rec", "g"), (0, 4), unlimited=("rec",)), "no elements, no vote"
-    ),
-    *[
-        Row(
-            f"what {attr} refers to does not vote",
-            referenced(attr),
-            RUN,
-            f"{attr} refers to it",
-            NAMED,
-            unbatched="other",
-        )
-        for attr in ("bounds", "climatology", "coordinates", "ancillary_variables", "grid_mapping")
-    ],
-    *[
-        Row(
-            f"what {attr} refers to does not vote",
-            referenced(attr, "word: other"),
-            RUN,
-            f"{attr} holds pairs",
-            NAMED,
-            unbatched="other",
-            other_case=False,
-        )
-        for attr in ("cell_measures", "formula_terms")
-    ],
-    Row(
-        "the word of a measure is no variable",
-        [*referenced("cell_measures", "word: other"), var("word", run=6, f=3)],
-        RUN,
-        "a voter that happens to be called like the word votes",
-        NAMED,
-        unbatched="other",
-        other_case=False,
-    ),
-    Row(
-        "coordinates that the group names",
-        [*DATA, var("other", cell=90, g=4)],
-        RUN,
-        "the attribute of a group refers to it",
-        NAMED,
-        unbatched="other",
-        group_attrs={(): {"coordinates": "lat other"}},
-        other_case=False,
-    ),
-    Row(
-        "what two attributes refer to",
-        [*referenced("bounds"), named("z", ("run",), (6,), attrs={"coordinates": "other", "grid_mapping": "other"})],
-        RUN,
-        "the first that refers to it is named",
-        NAMED,
-        unbatched="other",
-        other_case=False,
-    ),
-    Row(
-        "attributes that are no text",
-        [
-            named("x", ("run", "f"), (6, 3), attrs={"bounds": 3, "coordinates": None, "units": 5, "axis": 1}),
-            var("r", run=6),
-        ],
-        RUN,
-        "they refer to nothing",
-        NAMED,
-        other_case=False,
-    ),
-    Row(
-        "a group of an encoding that is no text",
-        [raw("m/a", 30, 2), raw("m/b", 30)],
-        [(None, 30)],
-        "bytes that are no UTF-8 are no encoding",
-        SHAPE,
-        group_attrs={("m",): {"encoding-type": b"csr\xff"}},
-    ),
-    Row(
-        "a grid mapping with a colon",
-        referenced("grid_mapping", "other: lat lon"),
-        RUN,
-        "CF lets a grid mapping name its coordinates",
-        NAMED,
-        unbatched="other",
-        other_case=False,
-    ),
-    *[
-        Row(
-            f"a group of encoding {encoding}",
-            [raw("m/data", 90), raw("m/odd", 30, 2), raw("m/also", 30)],
-            [],
-            "its attribute says that it is a sparse matrix",
-            NONE,
-            groups={"m": ()},
-            group_attrs={("m",): {attr: encoding}},
-        )
-        for attr, encoding in (
-            ("encoding-type", "csr_matrix"),
-            ("encoding-type", "csc_matrix"),
-            ("h5sparse_format", "csr"),
-            ("h5sparse_format", b"csc"),
-        )
-    ],
-    Row(
-        "a group of another encoding",
-        [raw("m/a", 30, 2), raw("m/b", 30)],
-        [(None, 30)],
-        "a data frame is no sparse matrix",
-        SHAPE,
-        group_attrs={("m",): {"encoding-type": "dataframe"}},
-    ),
-    *[
-        Row(
-            f"X and X{suffix}",
-            [raw("id", 4), raw("w", 4, 2), raw("x", 900), raw(f"x{suffix}", 4)],
-            [(None, 4)],
-            "the partner has one entry for each row, so it votes, and x is cut",
-            SHAPE,
-            unbatched="x",
-        )
-        for suffix in ("_index", "_length", "_lengths", "_row_lengths", "_lens", "_counts")
-    ],
-    *[
-        Row(
-            f"X and X{suffix}",
-            [raw("id", 4), raw("w", 4, 2), raw("x", 900), raw(f"x{suffix}", 5)],
-            [(None, 4)],
-            "the partner has one entry more than rows, so neither votes",
-            SHAPE,
-            unbatched=f"x x{suffix}",
-        )
-        for suffix in ("_offsets", "_splits", "_row_splits", "_indptr", "_ptr")
-    ],
-    Row(
-        "columns and bounds in another case",
-        [raw("id", 4), raw("w", 4, 2), raw("Hits", 900), raw("hits_Offsets", 5)],
-        [(None, 4)],
-        "names are compared without case",
-        SHAPE,
-        unbatched="Hits hits_Offsets",
-    ),
-    Row(
-        "a scalar beside its index",
-        [raw("id", 4), raw("w", 4, 2), raw("x"), raw("x_index", 4)],
-        [(None, 4)],
-        "a scalar is not cut",
-        SHAPE,
-        unbatched="x",
-    ),
-    Row(
-        "a column that is cut by counts and by bounds",
-        [raw("id", 4), raw("w", 4, 2), raw("x", 900), raw("x_counts", 4), raw("x_offsets", 5)],
-        [(None, 4)],
-        "the counts vote, the bounds do not",
-        SHAPE,
-        unbatched="x x_offsets",
-    ),
-    Row(
-        "text that is cut into rows",
-        [raw("id", 4), raw("w", 4, 2), raw("x", 900, kind="string"), raw("x_offsets", 5)],
-        [(None, 4)],
-        "the bounds do not vote",
-        SHAPE,
-        unbatched="x x_offsets",
-    ),
-    Row(
-        "bounds as long as their values",
-        [raw("x", 5, 2), raw("x_offsets", 5)],
-        [(None, 5)],
-        "a partner of the same length cuts nothing",
-        SHAPE,
-    ),
-    Row(
-        "the group of an episode beside the lengths of its episodes",
-        [raw("episode/obs", 60, 4), raw("episode/act", 60, 2), raw("episode/rew", 60), raw("episode_lengths", 3)],
-        [(None, 60)],
-        "nothing but the lengths has one entry for each episode, so the columns are the data",
-        SHAPE,
-        unbatched="episode_lengths",
-        groups={"episode": (60,)},
-    ),
-    Row(
-        "floating point offsets beside data",
-        [raw("x", 900, 2), raw("y", 900), replace(raw("x_offsets", 5), integral=False)],
-        [(None, 900)],
-        "floats are no bounds",
-        SHAPE,
-        unbatched="x_offsets",
-    ),
-    Row(
-        "floating point lengths beside values",
-        [raw("values", 90, 2), raw("mask", 90), replace(raw("lengths", 3), integral=False)],
-        [(None, 90)],
-        "floats count nothing",
-        SHAPE,
-        unbatched="lengths",
-    ),
-    Row(
-        "images with an index of some of them",
-        [raw("image", 60, 8, 8), raw("label", 60), raw("image_index", 5)],
-        [(None, 60)],
-        "labels have a row for each image, and nothing has five rows",
-        SHAPE,
-        unbatched="image_index",
-    ),
-    Row(
-        "photons with the counts of each channel",
-        [raw("photon", 100, 64), raw("time", 100), raw("photon_counts", 64)],
-        [(None, 100)],
-        "the counts are as long as the second axis of what they count",
-        SHAPE,
-        unbatched="photon_counts",
-    ),
-    Row(
-        "photons with counts and wavelengths of each channel",
-        [raw("photon", 100, 64), raw("time", 100), raw("photon_counts", 64), raw("wavelength", 64)],
-        [(None, 100)],
-        "an array as long as they are does not make channels rows",
-        SHAPE,
-        unbatched="photon_counts wavelength",
-    ),
-    Row(
-        "a table of counts is no partner",
-        [raw("x", 900, 2), raw("y", 900), raw("x_counts", 4, 2)],
-        [(None, 900)],
-        "a partner has one dim",
-        SHAPE,
-        unbatched="x_counts",
-    ),
-    Row(
-        "counts longer than what they count",
-        [raw("x", 4, 500), raw("name", 4, kind="string"), raw("x_counts", 900)],
-        [(None, 4)],
-        "x has fewer rows than there are counts, so nothing is cut",
-        SHAPE,
-        unbatched="x_counts",
-    ),
-    Row(
-        "a lookup table and its index",
-        [raw("x", 4, 2), raw("x_index", 900)],
-        [(None, 900)],
-        "a table that is looked up is no main array",
-        SHAPE,
-        unbatched="x",
-    ),
-    Row(
-        "two ragged columns of one length",
-        [raw("x", 900), raw("x_index", 4), raw("w", 900), raw("w_index", 4)],
-        [(None, 4)],
-        "each has a partner, so neither speaks for the length of the other",
-        SHAPE,
-        unbatched="x w",
-    ),
-    *[
-        Row(
-            f"columns with a common prefix and {partner}",
-            [raw("jet_pt", 700), raw("jet_eta", 700), raw(partner, size), raw("met", 100), raw("label", 100)],
-            [(None, 100)],
-            "met and label have the rows that the jets are cut into",
-            SHAPE,
-            unbatched=f"jet_pt jet_eta{silent}",
-        )
-        for partner, size, silent in (("jet_offsets", 101, " jet_offsets"), ("nJet", 100, ""))
-    ],
-    Row(
-        "columns with a common prefix and offsets of other rows",
-        [raw("jet_pt", 700), raw("jet_eta", 700), raw("jet_offsets", 101), raw("met", 90)],
-        [(None, 700)],
-        "no array has 100 rows",
-        SHAPE,
-        unbatched="jet_offsets met",
-    ),
-    Row(
-        "columns with a common prefix among columns of their length",
-        [raw("jet_pt", 700), raw("other", 700), raw("jet_offsets", 101), raw("met", 100)],
-        [(None, 700)],
-        "they are no table of their own",
-        SHAPE,
-        unbatched="jet_offsets met",
-    ),
-    *[
-        Row(
-            f"{cut} beside {partner}",
-            [raw(f"g/{partner}", 50), raw(f"g/{cut}", 193)],
-            [(None, 50)],
-            "the partner has one entry for each row",
-            SHAPE,
-            unbatched=f"g/{cut}",
-            groups={"g": (50,)},
-        )
-        for partner, cut in (("cumulative_length", "flattened_data"), ("lengths", "values"))
-    ],
-    *[
-        Row(
-            f"{cut} beside {partner}",
-            [raw(f"g/{partner}", 51), raw(f"g/{cut}", 193), raw("g/mask", 193)],
-            [(None, 193)],
-            "neither votes; a mask as long as the values does",
-            SHAPE,
-            unbatched=f"g/{partner}",
-            groups={"g": (193,)},
-        )
-        for partner, cut in (
-            ("offsets", "content"),
-            ("offsets", "values"),
-            ("offsets", "data"),
-            ("row_splits", "values"),
-            ("row_splits", "flat_values"),
-        )
-    ],
-    Row(
-        "offsets and values of a table of four columns",
-        [raw("offsets", 40), raw("values", 80), raw("a", 40, 3), raw("b", 40)],
-        [(None, 40)],
-        "a table may have columns of such names: more than three members are no ragged column",
-        SHAPE,
-        unbatched="values",
-    ),
-    Row(
-        "columns of a group that is cut",
-        [raw("id", 4), raw("w", 4, 2), raw("hits/e", 900), raw("hits/t", 900), raw("hits_offsets", 5)],
-        [(None, 4)],
-        "the group is cut by hits_offsets",
-        SHAPE,
-        unbatched="hits/e hits/t hits_offsets",
-    ),
-    *[
-        Row(
-            f"the group {name}",
-            [raw("table/x", 50, 2), raw("table/y", 50), raw(f"{name}/a", 900, 2), raw(f"{name}/b", 900)],
-            [(None, 50)],
-            "it is the format's own",
-            SHAPE,
-            unbatched=f"{name}/a {name}/b",
-        )
-        for name in ("#refs#", "#subsystem#", ".hidden", "_i_table")
-    ],
-    Row(
-        "a group that starts with an underscore",
-        [raw("table/x", 50, 2), raw("table/y", 50), raw("_own/a", 900, 2), raw("_own/b", 900)],
-        [],
-        "not every underscore is private",
-        NONE,
-        groups={"_own": (900,)},
-    ),
-    *[
-        Row(
-            f"a group of CLASS {kind}",
-            [raw("table/x", 50, 2), raw("table/y", 50), raw("search/a", 900, 2), raw("search/b", 900)],
-            [(None, 50)],
-            "it is a search index of PyTables",
-            SHAPE,
-            unbatched="search/a search/b",
-            group_attrs={("search",): {"CLASS": kind}},
-        )
-        for kind in ("TINDEX", b"INDEX")
-    ],
-]
-
-FIRST_DIM = [
-    Row(
-        "as many numbers elsewhere as in front",
-        [var("a", time=6, p=4), var("b", run=4, time=6)],
-        [("run", 4)],
-        "time leads 24 numbers and 24 have it elsewhere: it does not lead more",
-        NAMED,
-        unbatched="a",
-    ),
-    Row(
-        "one number more in front than elsewhere",
-        [var("a", time=6, p=4), var("b", run=4, time=6), var("c", time=6)],
-        [("time", 6)],
-        "30 against 24",
-        NAMED,
-        unbatched="",
-        either="b",
-    ),
-    Row(
-        "exactly half of the numbers",
-        [var("a", run=4, p=3, q=2), var("b", x=24)],
-        [("run", 4)],
-        "24 of 48 numbers are at least half",
-        NAMED,
-        unbatched="b",
-    ),
-    Row(
-        "one number less than half",
-        [var("a", run=4, p=3, q=2), var("b", x=25)],
-        [],
-        "24 of 49: more would be left out than taken",
-        NONE,
-    ),
-    Row(
-        "three dims without a majority",
-        [var("a", p=5, f=2, g=2), var("b", q=16), var("c", r=15)],
-        [],
-        "a mesh of several kinds of elements",
-        NONE,
-    ),
-    Row(
-        "a time of lower rank that leads most of the numbers",
-        [var("a", time=90), var("b", run=4, p=3, q=2)],
-        [("time", 90)],
-        "90 of 114 numbers",
-        NAMED,
-        unbatched="b",
-    ),
-    Row(
-        "a time of lower rank with exactly half of the numbers",
-        [var("a", time=24), var("b", run=4, p=3, q=2)],
-        [("run", 4)],
-        "neither the highest rank nor most of the numbers",
-        NAMED,
-        unbatched="a",
-    ),
-    Row(
-        "arrays led by space do not count for the rank",
-        [var("a", time=5, f=2), var("b", z=9, y=9, x=9)],
-        [("time", 5)],
-        "a mask in three dims",
-        NAMED,
-        unbatched="b",
-    ),
-    *[
-        Row(
-            f"{count} arrays over dims of their own",
-            [named(f"a{n}", (f"p{n}", "f"), (4 + n, 3)) for n in range(count)],
-            [],
-            "none leads half of the numbers",
-            NONE,
-        )
-        for count in (4, 5)
-    ],
-    Row(
-        "the numbers of unnamed arrays do not count against a name",
-        [var("a", run=5, f=2), var("b", lat=6), raw("w", 7, 1)],
-        [("run", 5)],
-        "10 of 16 named numbers; the unnamed ones are no majority",
-        NAMED,
-        unbatched="b w",
-    ),
-    Row(
-        "unnamed arrays that share nothing leave it to the names",
-        [var("a", run=5, f=2), raw("w", 90, 9)],
-        [("run", 5)],
-        "one unnamed array has no majority of two",
-        NAMED,
-        unbatched="w",
-    ),
-    Row(
-        "a dim that could be the batch comes second before a time that could not",
-        [var("a", time=4, p=2, q=2), var("b", date=3), var("c", run=9, f=3)],
-        [("time", 4)],
-        "the highest rank; run leads more numbers, date is a time of neither",
-        NAMED,
-        unbatched="b c",
-    ),
-    Row(
-        "a marked dim before an unlimited one",
-        [var("a", batch_0=4, f=3), named("b", ("rec", "g"), (9, 3), unlimited=("rec",))],
-        [("batch_0", 4)],
-        "marked first",
-        NAMED,
-        unbatched="b",
-        other_case=False,
-    ),
-    Row(
-        "an unlimited dim before a time",
-        [named("a", ("rec", "f"), (9, 3), unlimited=("rec",)), var("b", time=40, g=30), time(40)],
-        [("rec", 9)],
-        "unlimited before time-like",
-        UNLIMITED,
-        unbatched="b time",
-    ),
-    *[
-        Row(
-            f"a dim called {name}",
-            [var("a", run=9, f=3), named("b", (name, "g"), (4, 3))],
-            [(name, 4)],
-            "a time by its plain name",
-            NAMED,
-            unbatched="a",
-        )
-        for name in ("time", "T", "Date", "datetime")
-    ],
-    *[
-        Row(
-            f"a dim whose coordinate has {attrs}",
-            [
-                var("a", run=9, f=3),
-                var("b", stamp=4, g=3),
-                named("stamp", ("stamp",), (4,), kind=kind, role="index", attrs=attrs),
-            ],
-            [("stamp", 4)],
-            "a time by its coordinate",
-            NAMED,
-            unbatched="a",
-        )
-        for kind, attrs in (
-            ("numeric", {"axis": "T"}),
-            ("numeric", {"standard_name": "time"}),
-            ("object", {"units": "days since 2000-01-01"}),
-            ("time", {}),
-        )
-    ],
-]
-
-FURTHER_DIMS = [
-    Row(
-        "unnamed arrays with almost half of the numbers",
-        [var("a", run=5, f=2), raw("v", 4), raw("w", 4, 1)],
-        [("run", 5)],
-        "8 of 18 numbers are no majority",
-        NAMED,
-        unbatched="v w",
-    ),
-    Row(
-        "unnamed arrays with more than half of the numbers",
-        [var("a", run=5, f=2), raw("v", 6), raw("w", 6, 1)],
-        [(None, 6)],
-        "12 of 22 numbers",
-        SHAPE,
-        unbatched="a",
-    ),
-    Row(
-        "five next dims",
-        [named(f"a{n}", ("run", f"mode{n}", "lat"), (4, 3, 5)) for n in range(5)],
-        [("run", 4)],
-        "the arrays do not agree",
-        NAMED,
-    ),
-    Row(
-        "a static field with a dim that is no space",
-        [var("a", run=4, time=3, f=2, lat=5), var("m", run=4, f=2)],
-        [("run", 4)],
-        "f is no space, so m has no say for 'without time'",
-        NAMED,
-    ),
-    Row(
-        "a static field over space that no other has",
-        [var("a", run=4, time=3, lat=5), var("m", run=4, lon=6)],
-        [("run", 4)],
-        "lon stands behind no time",
-        NAMED,
-    ),
-    Row(
-        "a series for each run",
-        [var("a", run=4, time=3, lat=5), var("m", run=4)],
-        [("run", 4)],
-        "nothing is left of m, so it is no field",
-        NAMED,
-    ),
-    Row(
-        "the next dim elsewhere",
-        [var("a", run=4, time=3, lat=5), var("m", time=3, lat=5)],
-        [("run", 4)],
-        "m has time elsewhere",
-        NAMED,
-        unbatched="m",
-    ),
-    Row(
-        "two next dims",
-        [var("a", run=4, time=3, lat=5), var("m", run=4, mode=3, lat=5)],
-        [("run", 4)],
-        "the arrays do not agree",
-        NAMED,
-    ),
-    Row(
-        "three dims",
-        [var("a", run=4, member=2, time=3, lat=5), var("m", run=4, member=2, lat=5)],
-        [("run", 4), ("member", 2), ("time", 3)],
-        "a static field for each member",
-        NAMED,
-        partial="m",
-    ),
-]
 
 FEATURE_NAMES = (
     "lat lon latitude longitude x y z i j k xc yc eta_rho xi_u s_rho s_w nav_lev south_north south_north_stag west_east "
@@ -608,336 +256,201 @@ NO_FEATURE_NAMES = (
 )
 
 FEATURES = [
-    *[
-        Row(
-            f"{name} is a feature dim",
-            [named("a", (name, "f"), (4, 3)), named("b", (name,), (4,))],
-            [],
-            "by its name",
-            NONE,
-        )
-        for name in FEATURE_NAMES
-    ],
-    *[
-        Row(
-            f"{name} is no feature dim",
-            [named("a", (name, "f"), (4, 3)), named("b", (name,), (4,))],
-            [(name, 4)],
-            "names are compared as a whole",
-            NAMED,
-        )
-        for name in NO_FEATURE_NAMES
-    ],
-    Row("x_rho beside y_rho", [var("a", x_rho=4, y_rho=3), var("b", x_rho=4)], [], "a pair in one array", NONE),
-    Row("x_rho beside y_v", [var("a", x_rho=4, y_v=3), var("b", x_rho=4)], [], "a pair in one array", NONE),
-    Row("x_a beside x_b", [var("a", x_a=4, x_b=3), var("b", x_a=4)], [("x_a", 4)], "no y beside them", NAMED),
-    Row(
-        "x_a and y_a in different arrays",
-        [var("a", x_a=4, f=3), var("b", y_a=2)],
-        [("x_a", 4)],
-        "no pair in one array",
-        NAMED,
-        unbatched="b",
-    ),
-    Row("dim_5 of size 5", [var("a", dim_5=5, f=3), var("b", dim_5=5)], [], "made up", NONE, other_case=False),
-    Row(
-        "dim_5 of size 6",
-        [var("a", dim_5=6, f=3), var("b", dim_5=6)],
-        [("dim_5", 6)],
-        "xarray counts axes",
-        NAMED,
-        other_case=False,
-    ),
-    Row(
-        "dim_5 of size 6 in the first of two arrays",
-        [var("a", dim_5=6, f=3), var("b", dim_5=2)],
-        [("dim_5", 6)],
-        "it is longer than its number somewhere",
-        NAMED,
-        either="b",
-        other_case=False,
-    ),
-    Row(
-        "g.lat is a feature dim",
-        [named("a", ("g.lat", "f"), (4, 3)), named("b", ("g.lat",), (4,))],
-        [],
-        "lat of a group g",
-        NONE,
-    ),
-    Row("dim_5_1 of size 5", [var("a", dim_5_1=5, f=3), var("b", dim_5_1=5)], [], "made up", NONE, other_case=False),
-    Row(
-        "no rows under a name of xarray's own",
-        [var("a", dim_0=0, dim_1=4), var("b", dim_0=0)],
-        [("dim_0", 0)],
-        "dim_1 is longer than its number, so xarray counted the axes",
-        NAMED,
-        other_case=False,
-    ),
-    Row(
-        "one row under a name of xarray's own, transposed",
-        [var("a", dim_1=1, dim_0=4), var("b", dim_1=1)],
-        [("dim_1", 1)],
-        "dim_0 is longer than its number",
-        NAMED,
-        other_case=False,
-    ),
-    Row(
-        "a made-up axis beside a name of xarray's own",
-        [var("a", dim_0=9, dim_2=2), var("b", dim_0=9)],
-        [("dim_0", 9)],
-        "no array of two axes has a third",
-        NAMED,
-        other_case=False,
-    ),
-    *[
-        Row(
-            f"a coordinate with {attrs}",
-            [var("a", row=4, f=3), var("b", row=4), named("row", ("row",), (4,), role="index", attrs=attrs)],
-            [],
-            "CF marks the dim as space",
-            NONE,
-            other_case=False,
-        )
-        for attrs in (
-            {"axis": "X"},
-            {"axis": "y"},
-            {"axis": "Z"},
-            {"standard_name": "latitude"},
-            {"standard_name": "projection_x_coordinate"},
-            {"standard_name": "air_pressure"},
-            {"units": "degrees_north"},
-            {"units": "Degree_East"},
-            {"positive": "up"},
-            {"positive": "down"},
-            *({"units": unit} for unit in ("hPa", "Pa", "mbar", "millibar", "dbar")),
-        )
-    ],
-    *[
-        Row(
-            f"a coordinate with {attrs} is no space",
-            [var("a", row=4, f=3), var("b", row=4), named("row", ("row",), (4,), role="index", attrs=attrs)],
-            [("row", 4)],
-            "CF does not mark the dim",
-            NAMED,
-        )
-        for attrs in ({"axis": "T"}, {"units": "degrees"}, {"standard_name": "wind_speed"}, {"positive": "left"})
-    ],
-    Row(
-        "a spatial variable that is no index marks no dim",
-        [var("a", cast=4, f=3), var("b", cast=4), coord("lat", attrs=LATITUDE, cast=4)],
-        [("cast", 4)],
-        "the latitude of a cast is no dim of space",
-        NAMED,
-    ),
-    Row(
-        "a grid of unknown names by the longitude alone",
-        [var("a", run=2, row=4, col=3), coord("tlong", attrs=LONGITUDE, row=4, col=3)],
-        [("run", 2)],
-        "a voter has a dim in front of its dims",
-        NAMED,
-        unbatched="tlong",
-    ),
-    *[
-        Row(
-            f"a grid by {attrs}",
-            [var("a", run=2, row=4, col=3), coord("tl", attrs=attrs, row=4, col=3)],
-            [("run", 2)],
-            "one attribute is enough",
-            NAMED,
-            unbatched="tl",
-        )
-        for attrs in (
-            {"standard_name": "latitude"},
-            {"standard_name": "longitude"},
-            {"units": "degrees_north"},
-            {"units": "degreeE"},
-        )
-    ],
-    *[
-        Row(
-            f"a grid by the name {name}",
-            [var("a", run=2, row=4, col=3), coord(name, row=4, col=3)],
-            [("run", 2)],
-            "a latitude or longitude by its plain name",
-            NAMED,
-            unbatched=name,
-        )
-        for name in ("lat", "Latitude", "nav_lat", "XLAT", "lon", "longitude", "nav_lon", "xlong")
-    ],
-    Row(
-        "two-dimensional coordinates that are neither latitude nor longitude",
-        [var("a", run=2, row=4, col=3), var("b", run=2, row=4), coord("heading", row=4, col=3)],
-        [("run", 2), ("row", 4)],
-        "no grid",
-        NAMED,
-        partial="heading",
-    ),
-    Row(
-        "a grid with half of the numbers behind another dim",
+    *each(FEATURE_NAMES, "{0} is a feature dim -- by its name\n a {0}=4 f=3; b {0}=4 -> none"),
+    *each(NO_FEATURE_NAMES, "{0} is no feature dim -- names are compared as a whole\n a {0}=4 f=3; b {0}=4 -> {0}=4"),
+    *rows("""
+x_rho beside y_rho -- a pair in one array
+    a x_rho=4 y_rho=3; b x_rho=4 -> none
+x_rho beside y_v -- a pair in one array
+    a x_rho=4 y_v=3; b x_rho=4 -> none
+x_a beside x_b -- no y beside them
+    a x_a=4 x_b=3; b x_a=4 -> x_a=4
+x_a and y_a in different arrays -- no pair in one array
+    a x_a=4 f=3; b y_a=2 -> x_a=4; unbatched b
+dim_5 of size 5 -- made up
+    a dim_5=5 f=3; b dim_5=5 -> none; lower case
+dim_5 of size 6 -- xarray counts axes
+    a dim_5=6 f=3; b dim_5=6 -> dim_5=6; lower case
+dim_5 of size 6 in the first of two arrays -- it is longer than its number somewhere
+    a dim_5=6 f=3; b dim_5=2 -> dim_5=6; either b; lower case
+g.lat is a feature dim -- lat of a group g
+    a g.lat=4 f=3; b g.lat=4 -> none
+dim_5_1 of size 5 -- made up
+    a dim_5_1=5 f=3; b dim_5_1=5 -> none; lower case
+no rows under a name of xarray's own -- dim_1 is longer than its number, so xarray counted the axes
+    a dim_0=0 dim_1=4; b dim_0=0 -> dim_0=0; lower case
+one row under a name of xarray's own, transposed -- dim_0 is longer than its number
+    a dim_1=1 dim_0=4; b dim_1=1 -> dim_1=1; lower case
+a made-up axis beside a name of xarray's own -- no array of two axes has a third
+    a dim_0=9 dim_2=2; b dim_0=9 -> dim_0=9; lower case
+"""),
+    *each(
         [
-            var("a", run=2, row=4, col=3),
-            var("b", row=4, col=3),
-            var("c", row=4, col=3),
-            *grid2d("tlat", "tlong", row=4, col=3),
+            *[{"axis": axis} for axis in ("X", "y", "Z")],
+            *[{"standard_name": name} for name in ("latitude", "projection_x_coordinate", "air_pressure")],
+            *[{"units": unit} for unit in ("degrees_north", "Degree_East")],
+            *[{"positive": way} for way in ("up", "down")],
+            *[{"units": unit} for unit in ("hPa", "Pa", "mbar", "millibar", "dbar")],
         ],
-        [("run", 2)],
-        "24 of 48 numbers",
-        NAMED,
-        unbatched="b c tlat tlong",
+        "a coordinate with {0} -- CF marks the dim as space\n a row=4 f=3; b row=4; @row row=4 {1} -> none; lower case",
     ),
-    Row(
-        "a swath with less than half of the numbers behind another dim",
-        [var("a", run=2, row=4, col=3), var("b", row=4, col=3, f=3), *grid2d("tlat", "tlong", row=4, col=3)],
-        [("row", 4)],
-        "24 of 60 numbers: the rows and columns are a swath",
-        NAMED,
-    ),
-    Row(
-        "a selection of no rows of a grid",
-        [var("a", run=0, row=4, col=3, f=2), var("b", run=0, row=4, col=3), *grid2d("tlat", "tlong", row=4, col=3)],
-        [("run", 0)],
-        "a grid without elements is still one",
-        NAMED,
-        unbatched="tlat tlong",
-    ),
-    Row(
-        "a latitude over three dims",
-        [
-            var("a", run=2, row=4, col=3, f=2),
-            var("b", run=2, row=4, col=3),
-            coord("lat2", attrs=LATITUDE, run=2, row=4, col=3),
-        ],
-        [("run", 2), ("row", 4), ("col", 3)],
-        "a latitude of every run is no grid",
-        NAMED,
-    ),
-    Row(
-        "a swath whose voters have no dim in front",
-        [var("a", row=4, col=3, band=2), var("b", row=4), *grid2d("lat", "lon", row=4, col=3)],
-        [("row", 4)],
-        "a swath, not a grid",
-        NAMED,
-    ),
-    Row(
-        "a repeated dim leads nothing",
-        [named("k", ("cell", "cell"), (5, 5)), var("a", cell=5, f=90)],
-        [],
-        "a dim that one array repeats is a feature",
-        NONE,
-    ),
+    *rows("""
+a coordinate with {'axis': 'T'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"axis": "T"} -> row=4
+a coordinate with {'units': 'degrees'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"units": "degrees"} -> row=4
+a coordinate with {'standard_name': 'wind_speed'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"standard_name": "wind_speed"} -> row=4
+a coordinate with {'positive': 'left'} is no space -- CF does not mark the dim
+    a row=4 f=3; b row=4; @row row=4 {"positive": "left"} -> row=4
+a spatial variable that is no index marks no dim -- the latitude of a cast is no dim of space
+    a cast=4 f=3; b cast=4; @lat cast=4 {lat} -> cast=4
+a grid of unknown names by the longitude alone -- a voter has a dim in front of its dims
+    a run=2 row=4 col=3; @tlong row=4 col=3 {lon} -> run=2; unbatched tlong
+a grid by {'standard_name': 'latitude'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"standard_name": "latitude"} -> run=2; unbatched tl
+a grid by {'standard_name': 'longitude'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"standard_name": "longitude"} -> run=2; unbatched tl
+a grid by {'units': 'degrees_north'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"units": "degrees_north"} -> run=2; unbatched tl
+a grid by {'units': 'degreeE'} -- one attribute is enough
+    a run=2 row=4 col=3; @tl row=4 col=3 {"units": "degreeE"} -> run=2; unbatched tl
+a grid by the name lat -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @lat row=4 col=3 -> run=2; unbatched lat
+a grid by the name Latitude -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @Latitude row=4 col=3 -> run=2; unbatched Latitude
+a grid by the name nav_lat -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @nav_lat row=4 col=3 -> run=2; unbatched nav_lat
+a grid by the name XLAT -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @XLAT row=4 col=3 -> run=2; unbatched XLAT
+a grid by the name lon -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @lon row=4 col=3 -> run=2; unbatched lon
+a grid by the name longitude -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @longitude row=4 col=3 -> run=2; unbatched longitude
+a grid by the name nav_lon -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @nav_lon row=4 col=3 -> run=2; unbatched nav_lon
+a grid by the name xlong -- a latitude or longitude by its plain name
+    a run=2 row=4 col=3; @xlong row=4 col=3 -> run=2; unbatched xlong
+two-dimensional coordinates that are neither latitude nor longitude -- no grid
+    a run=2 row=4 col=3; b run=2 row=4; @heading row=4 col=3 -> run=2 row=4; partial heading
+a grid with half of the numbers behind another dim -- 24 of 48 numbers
+    a run=2 row=4 col=3; b row=4 col=3; c row=4 col=3; @tlat row=4 col=3 {lat}; @tlong row=4 col=3 {lon}
+    -> run=2; unbatched b c tlat tlong
+a swath with less than half of the numbers behind another dim -- 24 of 60 numbers: the rows and columns are a swath
+    a run=2 row=4 col=3; b row=4 col=3 f=3; @tlat row=4 col=3 {lat}; @tlong row=4 col=3 {lon} -> row=4
+a selection of no rows of a grid -- a grid without elements is still one
+    a run=0 row=4 col=3 f=2; b run=0 row=4 col=3; @tlat row=4 col=3 {lat}; @tlong row=4 col=3 {lon}
+    -> run=0; unbatched tlat tlong
+a latitude over three dims -- a latitude of every run is no grid
+    a run=2 row=4 col=3 f=2; b run=2 row=4 col=3; @lat2 run=2 row=4 col=3 {lat} -> run=2 row=4 col=3
+a swath whose voters have no dim in front -- a swath, not a grid
+    a row=4 col=3 band=2; b row=4; @lat row=4 col=3 {lat}; @lon row=4 col=3 {lon} -> row=4
+a repeated dim leads nothing -- a dim that one array repeats is a feature
+    k cell=5 cell=5; a cell=5 f=90 -> none
+"""),
 ]
 
-SHAPES = [
-    Row("two of three arrays with exactly half of the elements", [raw("a", 4, 2), raw("b", 4), raw("c", 3, 4)], [],
-        "12 of 24 elements are no majority", NONE),
-    Row("two of three arrays with one element more than half", [raw("a", 4, 2), raw("b", 4), raw("c", 11)], [(None, 4)],
-        "12 of 23 elements", SHAPE, unbatched="c"),
-    Row("one array with most of the elements", [raw("a", 9, 9), raw("c", 11)], [], "a majority needs two arrays", NONE),
-    Row("text makes a majority of two", [raw("a", 9, 9), raw("n", 9, kind="string"), raw("c", 11)], [(None, 9)],
-        "strings count here", SHAPE, unbatched="c"),
-    Row("times make a majority of two", [raw("a", 9, 9), raw("n", 9, kind="time"), raw("c", 11)], [(None, 9)],
-        "datetimes count here", SHAPE, unbatched="c"),
-    Row("scalars do not count for a majority", [raw("a", 9, 9), raw("n"), raw("c", 11)], [], "a scalar has no leading size", NONE),
-    Row("a table of text", [raw("t/a", 7, kind="string"), raw("t/b", 7, kind="string")], [(None, 7)],
-        "a group of nothing but text", SHAPE, groups={"t": (7,)}),
-    Row("a table of text beside numbers", [raw("t/a", 7, kind="string"), raw("t/b", 7, kind="string"), raw("n/x", 9, 2), raw("n/y", 9)],
-        [(None, 9)], "text does not vote", SHAPE, groups={"n": (9,)}, unbatched="t/a t/b"),
-    Row("a table of text with names that this package gave", [var("a", kind="string", batch_0=7), var("b", kind="string", batch_0=7)],
-        [("batch_0", 7)], "its names say no more than shapes", SHAPE, other_case=False),
-    Row("a table of text with names", [var("a", kind="string", row=7), var("b", kind="string", row=7)], [], "names are not shapes", NONE),
-    Row("a named second axis", [named("a", (None, "f"), (6, 3)), named("b", (None,), (6,))], [(None, 6)],
-        "the first axes have no names", SHAPE),
-]  # fmt: skip
+SHAPES = rows("""
+two of three arrays with exactly half of the elements -- 12 of 24 elements are no majority
+    a =4 =2; b =4; c =3 =4 -> none
+two of three arrays with one element more than half -- 12 of 23 elements
+    a =4 =2; b =4; c =11 -> =4 [shared shape]; unbatched c
+one array with most of the elements -- a majority needs two arrays
+    a =9 =9; c =11 -> none
+text makes a majority of two -- strings count here
+    a =9 =9; n:string =9; c =11 -> =9 [shared shape]; unbatched c
+times make a majority of two -- datetimes count here
+    a =9 =9; n:time =9; c =11 -> =9 [shared shape]; unbatched c
+scalars do not count for a majority -- a scalar has no leading size
+    a =9 =9; n; c =11 -> none
+a table of text -- a group of nothing but text
+    t/a:string =7; t/b:string =7 -> =7 [shared shape]; groups {"t": [7]}
+a table of text beside numbers -- text does not vote
+    t/a:string =7; t/b:string =7; n/x =9 =2; n/y =9 -> =9 [shared shape]; unbatched t/a t/b; groups {"n": [9]}
+a table of text with names that this package gave -- its names say no more than shapes
+    a:string batch_0=7; b:string batch_0=7 -> batch_0=7 [shared shape]; lower case
+a table of text with names -- names are not shapes
+    a:string row=7; b:string row=7 -> none
+a named second axis -- the first axes have no names
+    a =6 f=3; b =6 -> =6 [shared shape]
+""")
 
-GROUPS = [
-    Row("a small array that agrees with almost half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 7, 9)], [],
-        "45 of 108 numbers", NONE, groups={"g": (5,), "h": (7,)}),
-    Row("a small array that agrees with exactly half of the numbers", [raw("own", 5), raw("g/a", 5, 9), raw("h/a", 9, 5)], [],
-        "45 of 90 numbers are not most of them", NONE, groups={"g": (5,), "h": (9,)}),
-    Row("a small array that agrees with a little more than half", [raw("own", 5), raw("g/a", 5, 10), raw("h/a", 9, 5)], [(None, 5)],
-        "50 of 95 numbers", SHAPE, unbatched="h/a"),
-    Row("groups of one size over different dims", [var("g/x", a=5, f=3), var("g/z", a=5), var("h/y", b=5, f=2), var("h/z", b=5)], [],
-        "the names differ", NONE, groups={"g": (5,), "h": (5,)}),
-    Row("groups of one size, one of them without names", [var("g/x", a=5, f=3), var("g/z", a=5), raw("h/y", 5, 2), raw("h/z", 5)],
-        [("a", 5)], "a name says nothing against an axis without one", NAMED),
-    Row("groups that share the first of two dims", [raw("g/x", 5, 4, 3), raw("g/z", 5, 4), raw("h/y", 5, 2), raw("h/z", 5)], [(None, 5)],
-        "as much as all of them share", SHAPE),
-    Row("a selection of no rows", [var("x", time=0, lat=3), var("m", lat=3)], [("time", 0)],
-        "the mask is the only array with elements; the names of all decide", NAMED, unbatched="m"),
-    Row("a lone array with a tenth of the numbers", [raw("own", 10), raw("g/a", 15, 3), raw("g/b", 15, 3)], [(None, 10)],
-        "10 of 100 numbers are not small", SHAPE, unbatched="g/a g/b"),
-    Row("a lone array with less than a tenth", [raw("own", 10), raw("g/a", 15, 3), raw("g/b", 23, 2)], [],
-        "10 of 101 numbers; the groups share nothing", NONE, groups={"g": ()}),
-    Row("two small arrays that agree", [raw("own", 3), raw("too", 3), raw("g/a", 100, 3), raw("g/b", 100)], [(None, 100)],
-        "6 of 406 numbers: the group is asked", SHAPE, unbatched="own too"),
-    Row("two arrays that agree with a tenth of the numbers", [raw("own", 5), raw("too", 5), raw("g/a", 15, 3), raw("g/b", 15, 3)],
-        [(None, 5)], "10 of 100 numbers are not small", SHAPE, unbatched="g/a g/b"),
-    Row("two small arrays that agree beside groups that do not",
-        [raw("own", 3), raw("too", 3), raw("g/a", 100, 3), raw("h/a", 90, 3)], [(None, 3)],
-        "nothing speaks against them", SHAPE, unbatched="g/a h/a"),
-    Row("camera matrices of one size beside the frames",
-        [raw("K", 3, 3), raw("P", 3, 4), raw("left/depth", 200, 8, 8), raw("right/depth", 200, 8, 8)], [(None, 200)],
-        "21 of 25621 numbers", SHAPE, unbatched="K P"),
-    Row("axes of a grid in a group beside the fields",
-        [*(raw(f"dimensions/{name}", size) for name, size in (("t", 11), ("x", 8), ("y", 8))),
-         raw("t0/rho", 4, 11, 8, 8), raw("t1/v", 4, 11, 8, 8, 2)],
-        [(None, 4)], "the axes do not agree on a batch, so they take none from the fields", SHAPE,
-        unbatched="dimensions/t dimensions/x dimensions/y"),
-    Row("constants in a group beside the fields",
-        [raw("constants/a", 3), raw("constants/b", 2), raw("data/x", 20, 8), raw("data/y", 20)], [(None, 20)],
-        "the constants share nothing", SHAPE, unbatched="constants/a constants/b"),
-    Row("a group that shares nothing with a tenth of the numbers",
-        [raw("c/a", 3), raw("c/b", 7), raw("data/x", 10, 8), raw("data/y", 10)], [],
-        "10 of 100 numbers are not small", NONE, groups={"c": (), "data": (10,)}),
-    Row("a small group with a batch of its own beside a large one",
-        [raw("meta/ends", 4), raw("data/x", 90, 8), raw("data/y", 90)], [],
-        "rows and episodes are both batches", NONE, groups={"meta": (4,), "data": (90,)}),
-    Row("two small arrays that share nothing", [raw("own", 3), raw("too", 2), raw("g/a", 100, 3), raw("g/b", 100)], [(None, 100)],
-        "the groups are asked", SHAPE, unbatched="own too"),
-    Row("a small lone array that agrees with most", [raw("own", 50), raw("g/a", 50, 30), raw("h/a", 1, 9)], [(None, 50)],
-        "nothing is overruled", SHAPE, unbatched="h/a"),
-    Row("a small lone array that agrees with less than half", [raw("own", 5), raw("g/a", 5, 10), raw("h/a", 7, 90)], [],
-        "most numbers are in groups of another size", NONE, groups={"g": (5,), "h": (7,)}),
-    Row("siblings of equal names and other sizes",
-        [var("p/mu", chain=2, draw=5), var("p/th", chain=2, draw=5, s=3), var("q/th", chain=1, draw=5, s=3)],
-        [], "the groups have batches over the same dims", NONE, groups={"p": (2, 5), "q": (1, 5)}),
-    Row("a sibling that has less", [var("p/mu", chain=2, f=5), var("q/th", chain=2, f=5, s=3), var("q/r", chain=2)],
-        [("chain", 2)], "one of them stops at chain by itself", NAMED, groups={"p": (2,), "q": (2,)}),
-    Row("a sibling whose arrays do not go on with the dim",
-        [var("p/mu", chain=2, draw=5), var("p/th", chain=2, draw=5, s=3), var("q/r", chain=2)],
-        [("chain", 2)], "q has no draws", NAMED, groups={"p": (2,), "q": (2,)}),
-    Row("a small group with a longer batch than the group beside it",
-        [raw("g/x", 4, 3, 2), raw("g/y", 4, 3), raw("h/a", 4, 900), raw("h/b", 4, 900, 2)], [(None, 4)],
-        "all arrays of the small group lead with its batch, so it counts", SHAPE),
-    Row("a selection of no rows beside a coordinate of another dim",
-        [var("x", time=0, lat=3, lon=4), var("mask", lat=3, lon=4), coord("c", q=5)], [("time", 0)],
-        "only the mask has elements, and the coordinate has no vote", NAMED, unbatched="mask c"),
-    Row("groups without voters do not count",
-        [raw("a/x", 9, 2), raw("a/y", 9), raw("b/name", 4, kind="string"), raw("c/s")], [(None, 9)], "b and c have no voters", SHAPE,
-        unbatched="b/name c/s"),
-]  # fmt: skip
+GROUPS = rows("""
+a small array that agrees with almost half of the numbers -- 45 of 108 numbers
+    own =5; g/a =5 =9; h/a =7 =9 -> none; groups {"g": [5], "h": [7]}
+a small array that agrees with exactly half of the numbers -- 45 of 90 numbers are not most of them
+    own =5; g/a =5 =9; h/a =9 =5 -> none; groups {"g": [5], "h": [9]}
+a small array that agrees with a little more than half -- 50 of 95 numbers
+    own =5; g/a =5 =10; h/a =9 =5 -> =5 [shared shape]; unbatched h/a
+groups of one size over different dims -- the names differ
+    g/x a=5 f=3; g/z a=5; h/y b=5 f=2; h/z b=5 -> none; groups {"g": [5], "h": [5]}
+groups of one size, one of them without names -- a name says nothing against an axis without one
+    g/x a=5 f=3; g/z a=5; h/y =5 =2; h/z =5 -> a=5
+groups that share the first of two dims -- as much as all of them share
+    g/x =5 =4 =3; g/z =5 =4; h/y =5 =2; h/z =5 -> =5 [shared shape]
+a selection of no rows -- the mask is the only array with elements; the names of all decide
+    x time=0 lat=3; m lat=3 -> time=0; unbatched m
+a lone array with a tenth of the numbers -- 10 of 100 numbers are not small
+    own =10; g/a =15 =3; g/b =15 =3 -> =10 [shared shape]; unbatched g/a g/b
+a lone array with less than a tenth -- 10 of 101 numbers; the groups share nothing
+    own =10; g/a =15 =3; g/b =23 =2 -> none; groups {"g": []}
+two small arrays that agree -- 6 of 406 numbers: the group is asked
+    own =3; too =3; g/a =100 =3; g/b =100 -> =100 [shared shape]; unbatched own too
+two arrays that agree with a tenth of the numbers -- 10 of 100 numbers are not small
+    own =5; too =5; g/a =15 =3; g/b =15 =3 -> =5 [shared shape]; unbatched g/a g/b
+two small arrays that agree beside groups that do not -- nothing speaks against them
+    own =3; too =3; g/a =100 =3; h/a =90 =3 -> =3 [shared shape]; unbatched g/a h/a
+camera matrices of one size beside the frames -- 21 of 25621 numbers
+    K =3 =3; P =3 =4; left/depth =200 =8 =8; right/depth =200 =8 =8 -> =200 [shared shape]; unbatched K P
+axes of a grid in a group beside the fields -- the axes do not agree on a batch, so they take none from the fields
+    dimensions/t =11; dimensions/x =8; dimensions/y =8; t0/rho =4 =11 =8 =8; t1/v =4 =11 =8 =8 =2
+    -> =4 [shared shape]; unbatched dimensions/t dimensions/x dimensions/y
+constants in a group beside the fields -- the constants share nothing
+    constants/a =3; constants/b =2; data/x =20 =8; data/y =20
+    -> =20 [shared shape]; unbatched constants/a constants/b
+a group that shares nothing with a tenth of the numbers -- 10 of 100 numbers are not small
+    c/a =3; c/b =7; data/x =10 =8; data/y =10 -> none; groups {"c": [], "data": [10]}
+a small group with a batch of its own beside a large one -- rows and episodes are both batches
+    meta/ends =4; data/x =90 =8; data/y =90 -> none; groups {"meta": [4], "data": [90]}
+two small arrays that share nothing -- the groups are asked
+    own =3; too =2; g/a =100 =3; g/b =100 -> =100 [shared shape]; unbatched own too
+a small lone array that agrees with most -- nothing is overruled
+    own =50; g/a =50 =30; h/a =1 =9 -> =50 [shared shape]; unbatched h/a
+a small lone array that agrees with less than half -- most numbers are in groups of another size
+    own =5; g/a =5 =10; h/a =7 =90 -> none; groups {"g": [5], "h": [7]}
+siblings of equal names and other sizes -- the groups have batches over the same dims
+    p/mu chain=2 draw=5; p/th chain=2 draw=5 s=3; q/th chain=1 draw=5 s=3 -> none; groups {"p": [2, 5], "q": [1, 5]}
+a sibling that has less -- one of them stops at chain by itself
+    p/mu chain=2 f=5; q/th chain=2 f=5 s=3; q/r chain=2 -> chain=2; groups {"p": [2], "q": [2]}
+a sibling whose arrays do not go on with the dim -- q has no draws
+    p/mu chain=2 draw=5; p/th chain=2 draw=5 s=3; q/r chain=2 -> chain=2; groups {"p": [2], "q": [2]}
+a small group with a longer batch than the group beside it -- all arrays of the small group lead with its batch, so it counts
+    g/x =4 =3 =2; g/y =4 =3; h/a =4 =900; h/b =4 =900 =2 -> =4 [shared shape]
+a selection of no rows beside a coordinate of another dim -- only the mask has elements, and the coordinate has no vote
+    x time=0 lat=3 lon=4; mask lat=3 lon=4; @c q=5 -> time=0; unbatched mask c
+groups without voters do not count -- b and c have no voters
+    a/x =9 =2; a/y =9; b/name:string =4; c/s -> =9 [shared shape]; unbatched b/name c/s
+""")
 
-WHO_CUTS_WHAT = [
-    Row("arrays without names that hold two fifths of the numbers",
-        [var("a", row=10, f=3), var("b", row=10, f=3), raw("c", 20, 2)], [("row", 10)],
-        "less than half of the numbers have no names", NAMED, unbatched="c"),
-    Row("two arrays of as many numbers that share nothing", [raw("a", 4, 3), raw("b", 6, 2)], [],
-        "neither is the main array", NONE),
-    Row("counts beside an array that is as long as what they cut",
-        [raw("times", 900), raw("times_lengths", 4), raw("x", 4, 900), raw("y", 900)], [(None, 4)],
-        "x has the rows of the counts", SHAPE, unbatched="times y"),
-    Row("two columns of one length, with counts of two lengths",
-        [raw("a", 900), raw("a_lengths", 4), raw("b", 900), raw("b_lengths", 5)], [],
-        "both are cut, each by its own", NONE),
-    Row("bounds of rows of one element each", [raw("x", 5), raw("x_offsets", 6)], [],
-        "one entry more than rows", NONE),
-    Row("one bound too many", [raw("x", 5), raw("x_offsets", 7)], [], "these are no bounds of five rows", NONE),
-    Row("an array called n beside names that begin with an underscore",
-        [raw("n", 4), raw("_a", 900), raw("_b", 900), raw("y", 4)], [(None, 900)], "n counts nothing that has a name", SHAPE,
-        unbatched="n y"),
-    Row("counts of an array that is there, beside columns of its name",
-        [raw("njet", 4), raw("jet", 4, 2), raw("jet_pt", 900), raw("jet_eta", 900)], [(None, 900)],
-        "njet counts the jets that jet has", SHAPE, unbatched="njet jet"),
-]  # fmt: skip
+WHO_CUTS_WHAT = rows("""
+arrays without names that hold two fifths of the numbers -- less than half of the numbers have no names
+    a row=10 f=3; b row=10 f=3; c =20 =2 -> row=10; unbatched c
+two arrays of as many numbers that share nothing -- neither is the main array
+    a =4 =3; b =6 =2 -> none
+counts beside an array that is as long as what they cut -- x has the rows of the counts
+    times =900; times_lengths =4; x =4 =900; y =900 -> =4 [shared shape]; unbatched times y
+two columns of one length, with counts of two lengths -- both are cut, each by its own
+    a =900; a_lengths =4; b =900; b_lengths =5 -> none
+bounds of rows of one element each -- one entry more than rows
+    x =5; x_offsets =6 -> none
+one bound too many -- these are no bounds of five rows
+    x =5; x_offsets =7 -> none
+an array called n beside names that begin with an underscore -- n counts nothing that has a name
+    n =4; _a =900; _b =900; y =4 -> =900 [shared shape]; unbatched n y
+counts of an array that is there, beside columns of its name -- njet counts the jets that jet has
+    njet =4; jet =4 =2; jet_pt =900; jet_eta =900 -> =900 [shared shape]; unbatched njet jet
+""")
 
 RULES = [*NO_VOTE, *FIRST_DIM, *FURTHER_DIMS, *FEATURES, *SHAPES, *GROUPS, *WHO_CUTS_WHAT]
+ROWS = [*inference_rows.ROWS, *FAULTS, *PRACTICE, *GUARDS, *RULES, *FIELDS]
+"""The whole table."""

@@ -1,9 +1,11 @@
 """Datasets whose entries tell their row, for the tests of batches and loaders."""
 
+import functools
+
 import numpy as np
 import pytest
 import xarray as xr
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
 from persistent_samples import CountingStore
@@ -16,6 +18,17 @@ def numbered(rows, *, width=1, **coords):
         {"n": ("time", n), "x": (("time", "f"), np.repeat(n[:, None], width, 1).astype("f4"))},
         coords={name: ("time", values) for name, values in coords.items()},
     ).td.set_batch_dims("time")
+
+
+ROWS = 43
+
+
+@functools.cache
+def episodes(rows=ROWS, chunk=4):
+    """Rows of episodes of 12, in a store in memory."""
+    store = MemoryStore()
+    numbered(rows, episode=[row // 12 for row in range(rows)]).td.to_zarr(store, chunks={"time": chunk})
+    return xr.open_dataset(store, engine="tensordict")
 
 
 def rows_of(batches):

@@ -1,15 +1,23 @@
 """Memory-mapped tensordicts of tests."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import xarray as xr
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
 
 import xarray_tensordict
 from xarray_tensordict.testing import assert_same_tensordict
+
+
+@tensorclass
+class Step:
+    obs: torch.Tensor
+    task: Any
 
 
 def both_doors(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:
@@ -46,3 +54,8 @@ def weather() -> xr.Dataset:
 def beside(path: Path) -> list[str]:
     """What is left beside a target."""
     return [name for name in os.listdir(path.parent) if name != path.name]
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change a ``meta.json``."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -190,7 +190,7 @@ def test_full_tuples_name_the_batch_of_the_whole_tensordict() -> None:
     ds = to_dataset(td, dims={"a": ("episode", "x")})
     assert ds["a"].dims == ("episode", "x")
     assert ds["n/b"].dims == ("episode",)
-    with pytest.raises(ValueError, match="'n/b' calls batch axis 0 'u' and 'a' calls it 't'"):
+    with pytest.raises(ValueError, match="'n/b' calls batch axis 0 'u', and it is called 't'"):
         to_dataset(td, dims={"a": ("t", "x"), "n/b": ("u",)})
 
 

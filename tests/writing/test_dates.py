@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
-from xarray_tensordict import LeftOutWarning
+from xarray_tensordict import LeftOutWarning, StoredFormWarning
 
 CREATE: dict[str, Callable[..., Any]] = {
     "zarr2": lambda ds, path: ds.td.to_zarr(path, layout="xarray", zarr_format=2),
@@ -115,3 +115,40 @@ def test_a_tensordict_leaves_them_out_by_name_whether_a_store_declares_them_or_n
 def test_a_memory_mapped_tensordict_refuses_them_by_name(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"'(time|seen)' cannot be written: it holds dates of the calendar 'noleap'"):
         days("2000-01-30").td.to_memmap(tmp_path / "a")
+
+
+# -- layout="tensordict", which has one calendar ----------------------------------------------------------------------
+
+WRITE: dict[str, Callable[..., Any]] = {
+    "zarr": lambda ds, path, **options: ds.td.to_zarr(path, **options),
+    "h5": lambda ds, path, **options: ds.td.to_h5(path, **options),
+}
+
+
+def model_output(calendar: str = "noleap", first: str = "2000-02-27") -> xr.Dataset:
+    ds = days(first, calendar).drop_vars("seen")
+    return ds.assign(time_bnds=(("time", "bnds"), np.stack([ds.time.values] * 2, axis=1)))
+
+
+@pytest.mark.parametrize("kind", WRITE)
+def test_all_variables_with_such_dates_are_refused_together_and_each_advice_works(tmp_path: Path, kind: str) -> None:
+    ds = model_output()
+    with pytest.raises(ValueError, match=r"variables 'time', 'time_bnds' hold cftime dates.*layout='xarray'") as error:
+        WRITE[kind](ds, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    WRITE[kind](ds, tmp_path / "kept", layout="xarray")
+    assert dates(tmp_path / "kept", "time_bnds")[0][0] == ds.time.values[0]
+    assert "ds.drop_vars(['time', 'time_bnds'])" in str(error.value)
+    WRITE[kind](ds.drop_vars(["time_bnds", "time"]), tmp_path / "dropped")
+    converted = ds.convert_calendar("standard")
+    with pytest.warns(StoredFormWarning, match="'time_bnds' holds dates of the calendar 'noleap'"):
+        WRITE[kind](converted, tmp_path / "converted")
+    with xr.open_dataset(tmp_path / "converted", engine="tensordict") as found:
+        np.testing.assert_array_equal(found.time_bnds, np.stack([converted.time.values] * 2, axis=1))
+
+
+def test_a_date_that_the_standard_calendar_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    ds = model_output("360_day", "2000-02-29")
+    converted = ds.assign_coords(time=np.datetime64("2000-02-28", "ns") + np.arange(4))
+    with pytest.raises(ValueError, match=r"'time_bnds' holds a date that the standard calendar lacks .*2000-02-30"):
+        converted.td.to_zarr(tmp_path / "a")

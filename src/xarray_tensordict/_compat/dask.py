@@ -27,7 +27,7 @@ def compute_arrays(arrays: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     chunks are put into their places as they are ready.
     """
     compute: Any = dask.base.compute
-    if not _is_in_this_process():
+    if not is_in_this_process():
         return [np.asarray(found) for found in compute(*arrays)]
     placed = {number: _Places(array) for number, array in enumerate(arrays) if _is_joined(array)}
     store: Any = dask.array.store
@@ -60,7 +60,7 @@ class _Places:
         return sum(self._put) == self.values.size
 
 
-def _is_in_this_process() -> bool:
+def is_in_this_process() -> bool:
     """Whether the scheduler runs threads of this process: any other would fill copies of the arrays."""
     import dask.local
     import dask.threaded

@@ -140,7 +140,7 @@ class _ReadOnlyBackend:
     allow_pickle = False
 
     def keys(self, file: Any) -> Iterator[str]:
-        return iter(file.members)
+        return iter(file.entries)
 
     def walk_keys(self, file: Any) -> Any:
         return file.walk()
@@ -158,13 +158,14 @@ class _ReadOnlyBackend:
 class LazyTensorDict(PersistentTensorDict):
     """A read-only ``PersistentTensorDict`` that a subclass reads.
 
-    tensordict's private methods end here: each calls one of those below, which raise ``NotImplementedError``, or refuses.
+    tensordict's private methods end here: each calls one of those below, or refuses.
 
     Parameters
     ----------
     group
-        It is the attribute ``file``: it has the names of its ``members``, can ``walk()`` through all paths below it, tells
-        whether a path is in it, can be closed, and raises the refusals (``refuse(action, key)``).
+        It is the attribute ``file``: it has the names of its ``entries`` and the tensordicts of its groups (``levels``), can
+        ``walk()`` through all paths below it, tells whether a path is in it, can be closed, and raises the refusals
+        (``refuse(action, key)``).
     batch_size
         The batch size.
     names
@@ -180,49 +181,28 @@ class LazyTensorDict(PersistentTensorDict):
         super().__init__(group=group, batch_size=batch_size, device=device, validate_batch_size=False)
         self.backend = "xarray"
         self._backend: Any = _ReadOnlyBackend()
+        self._nested_tensordicts: Any = group.levels
         self._set_batch(torch.Size(batch_size), names)
 
     # --- what a subclass implements ---
 
-    def _read_entry(self, key: Any, default: Any) -> Any:
-        """Read an entry; `default` is ``NO_DEFAULT`` where a missing one is an error."""
-        raise NotImplementedError
-
-    def _read_entry_at(self, key: Any, index: Any, default: Any) -> Any:
-        """Read rows of an entry."""
-        raise NotImplementedError
-
-    def _read_rows(self, index: Any) -> Any:
-        """Read rows of all entries."""
-        raise NotImplementedError
-
-    def _describe(self, key: Any) -> dict[str, Any]:
-        """What tensordict asks of an entry without reading it.
-
-        A dict with ``array`` (True: a tensor, False: a group) or ``non_tensor=True``, and with ``shape``, ``dim`` and
-        ``dtype`` if it has them.
-        """
-        raise NotImplementedError
-
-    def _copy_lazily(self) -> Any:
-        """Another lazy object over the same store."""
-        raise NotImplementedError
-
-    def _copy_data(self, newfile: Any) -> Any:
-        """Read everything, into a new file if one is given."""
-        raise NotImplementedError
-
-    def _read_into_maps(self, prefix: Any, **options: Any) -> TensorDict:
-        """Read everything into memory maps, below the folder `prefix` if there is one."""
-        raise NotImplementedError
+    _read_entry: Any
+    """``(key, default)``: read an entry; `default` is ``NO_DEFAULT`` where a missing one is an error."""
+    _read_entry_at: Any
+    """``(key, index, default)``: read rows of an entry."""
+    _read_rows: Any
+    """``(index)``: read rows of all entries."""
+    _describe: Any
+    """``(key)``: what tensordict asks of an entry without reading it. A dict with ``array`` (True: a tensor, False: a group) or
+    ``non_tensor=True``, and with ``shape``, ``dim`` and ``dtype`` if it has them."""
+    _copy_lazily: Any
+    """``()``: another lazy object over the same store."""
+    _copy_data: Any
+    """``(newfile)``: read everything, into a new file if one is given."""
+    _read_into_maps: Any
+    """``(prefix, **options)``: read everything into memory maps, below the folder `prefix` if there is one."""
 
     # --- what it uses ---
-
-    @property
-    def _levels(self) -> dict[tuple[str], Any]:
-        """The tensordicts of the groups, by their name in a tuple."""
-        found: dict[tuple[str], Any] = self._nested_tensordicts
-        return found
 
     def _set_batch(self, size: torch.Size, names: list[str | None] | None) -> None:
         """Set the batch size and its names, of this level alone and without checking them."""

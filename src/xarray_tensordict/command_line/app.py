@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..core.messages import printable
-from ..formats.registry import target_names
+from ..formats.registry import TARGETS
 
 
 def _dims(_context: click.Context, _option: click.Parameter, text: str | None) -> list[str] | int | None:
@@ -148,7 +148,7 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
 @click.argument("source")
 @click.argument("target")
 @_opens
-@click.option("--to", type=click.Choice(target_names()), help="What to write, where the ending does not say it.")
+@click.option("--to", type=click.Choice(list(TARGETS)), help="What to write; by default the ending of TARGET decides.")
 @click.option(
     "--layout",
     type=click.Choice(["tensordict", "xarray"]),
@@ -174,7 +174,7 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
 @click.option(
     "--exclude", multiple=True, metavar="NAME", help="Leave out a variable or a group; can be given more than once."
 )
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing target.")
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar (default: in a terminal).")
 def convert(source: str, target: str, *, progress: bool | None, **keywords: Any) -> None:
     """Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.

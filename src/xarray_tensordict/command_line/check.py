@@ -37,7 +37,7 @@ class Finding:
 
 
 def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> list[Finding]:
-    """Open a store as a Dataset, as a tensordict, with bare xarray and with bare tensordict.
+    """Open a store as a Dataset, as a tensordict, with plain xarray and with plain tensordict.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def _both_doors(ds: xr.Dataset, *, all_values: bool) -> Finding:
             eager = ds.isel({dims[0]: rows}).td.to_tensordict(batch_dims=dims)
             assert_same_tensordict(eager, persistent_from_dataset(ds)[rows])
     except Exception as error:
-        return Finding("error", "both doors", _described(error))
+        return Finding("error", "both libraries", _described(error))
     what = "all values" if whole else "the first and the last row"
-    return Finding("ok", "both doors", f"{what} are the same through both doors")
+    return Finding("ok", "both libraries", f"{what} are the same in xarray and in tensordict")
 
 
 def _bare_libraries(store: Any) -> list[Finding]:
@@ -125,7 +125,7 @@ def _bare_libraries(store: Any) -> list[Finding]:
             return f"variables {sorted(map(str, ds.variables))[:10]}, dims {dict(ds.sizes)}"
 
     found = []
-    for about, look in (("bare tensordict", by_tensordict), ("bare xarray", by_xarray)):
+    for about, look in (("plain tensordict", by_tensordict), ("plain xarray", by_xarray)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from ..core.messages import check_choice
 from ..dataset.entries import plan_entries
 from ..dataset.records import opening_notes
-from ..formats.registry import FORMATS, format_of_target, is_url, target_by_ending, target_names
+from ..formats.registry import TARGETS, is_url, target_by_ending
 
 
 def target_kind(path: str, to: str | None) -> str:
@@ -26,14 +27,14 @@ def target_kind(path: str, to: str | None) -> str:
     ValueError
         Where neither says it.
     """
-    kinds, found = target_names(), target_by_ending(path)
-    if to is not None and to not in kinds:
-        raise ValueError(f"to: expected one of {list(kinds)}, got {to!r}")
+    found = target_by_ending(path)
+    if to is not None:
+        check_choice("to", to, tuple(TARGETS))
     chosen = "zip" if to == "zarr" and found == "zip" else to or found
     if chosen is None:
-        endings = [ending for each in FORMATS for names in each.targets.values() for ending in names]
+        endings = [ending for name, each in TARGETS.items() for ending in each.targets[name]]
         raise ValueError(
-            f"{path}: the ending does not say what to write; say it with --to ({', '.join(kinds)}), or use one of the endings "
+            f"{path}: the ending does not name a format; pass --to ({', '.join(TARGETS)}), or use one of the endings "
             f"{', '.join(endings)}"
         )
     return chosen
@@ -89,7 +90,7 @@ def convert(
     """
     kind = target_kind(target, to)
     if not overwrite and not is_url(target) and os.path.exists(target):
-        raise FileExistsError(f"{target} is there already; choose another target, or say --overwrite")
+        raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
     if exclude or unbatched == "drop":
         with opened:
@@ -100,7 +101,7 @@ def convert(
         opened = _open(source, {**engine_keywords, "drop_variables": left_out})
     with opened:
         options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}
-        format_of_target(kind).write(opened, target, progress=progress, **options)
+        TARGETS[kind].write(opened, target, progress=progress, **options)
     return dropped
 
 

@@ -78,7 +78,7 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     voters = _led_by(ballot.voters, found)
     if not voters:
         raise ValueError(
-            f"batch_dims={count}: {ballot.where} has no numeric array that could lead with {count} batch dims"
+            f"batch_dims={count}: {ballot.where} has no numeric array that could start with {count} batch dims"
         )
     # the longest array, the first by name of several
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
@@ -151,7 +151,7 @@ def by_record(
         return _corrected(wrong[0], ballot, record, dims)
     said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
     return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
-        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not lead with the recorded batch size "
+        f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not start with the recorded batch size "
         f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
         for info in wrong
@@ -177,7 +177,7 @@ def _corrected(
         f"annotate it to make the record true"
     )
     names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
-    reason = f"the store records batch size {said}, which the arrays contradict: they lead with {sizes}"
+    reason = f"the store records batch size {said}, which the arrays contradict: they start with {sizes}"
     return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 
@@ -193,18 +193,21 @@ def _by_recorded_names(
     then = record.in_front.union(names, *record.axes.values())
     # a scalar of the name of a dim is what a selection leaves of it
     gone = then - sizes.keys() - {info.key[-1] for info in ballot.arrays if not info.shape}
-    followed, unclear = _followed(gone, names, record, ballot)
-    exchanged, doubtful = _exchanged(record, ballot)
-    now = {dim: dim for dim in then if dim in sizes} | followed | exchanged
+    followed, unclear = _followed(gone, then, record, ballot)
+    now = {dim: dim for dim in then if dim in sizes} | followed | _exchanged(record, ballot)
     lost = [name for name in names if name not in now]
     kept = tuple(dict.fromkeys(now[name] for name in names if name in now))
     if lost and not record.axes and (not kept or _holds_in_order((found := infer()).dims, kept)):
         return found if kept else None, []  # what was chosen is what is found anyhow, and so it is now
     new = set(sizes) - set(now.values())
-    renamed = [name for name in lost if name in unclear and new]
-    warnings = [_gone(renamed, kept, ballot)] if renamed else []
-    if moved := sorted(doubtful.intersection(names)):
-        warnings.append(_unclear_order(moved, kept, ballot))
+    renamed = [name for name in lost if name in unclear]
+    warnings: list[str] = []
+    if renamed:
+        left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
+        warnings.append(
+            f"{ballot.where}: the chosen batch dims {renamed} are no dims any more; {left}. If they were renamed, choose again "
+            f"with ds.td.set_batch_dims(...)"
+        )
     if names and not kept:
         return None, warnings
     holders = [info for info in ballot.voters if set(kept) & set(info.dims)]
@@ -229,113 +232,46 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
 
 
 def _followed(
-    gone: Collection[str], names: Collection[str], record: RecordedBatch, ballot: Ballot
-) -> tuple[dict[str, str], set[str]]:
+    gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
+) -> tuple[dict[str, str], frozenset[str]]:
     """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
-    has another dim of the same size in the place of the old one; after a reduction it has none there, or one of another size
-    (``quantile``). One new dim for several that were all chosen is the batch, whichever of them it was.
+    has another dim of the same size in the place of the old one; after a reduction it has none there.
     """
-    coordinates = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1}
-    found = {dim: coordinates[dim] for dim in gone if dim in coordinates}
-    sizes = ballot.sizes
-    then = {dim for before in record.axes.values() for dim in before}
-    # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
-    of_new = {None, *(size for dim, size in sizes.items() if dim not in then)}
-    had: dict[str, list[bool]] = {dim: [] for dim in gone}
+    found = {info.key[-1]: str(info.dims[0]) for info in ballot.arrays if len(info.dims) == 1 and info.key[-1] in gone}
+    new = {dim: size for dim, size in ballot.sizes.items() if dim not in then}
+    unclear = set(gone) if new and not record.axes else set()
+    for variable, axes in record.axes.items():
+        info = ballot.by_path.get(variable)
+        before = [dim for dim in axes if dim in ballot.sizes or dim in gone]
+        if info is not None and len(info.dims) == len(before):
+            pairs = [(old, dim, size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
+            if all(old in gone and dim in new and record.lengths.get(old, size) == size for old, dim, size in pairs):
+                found = {old: str(dim) for old, dim, _ in pairs} | found
+        # a dim of another size than the one it is found for has several in it
+        others = new.keys() - {
+            dim for old, dim in found.items() if record.lengths.get(old, new.get(dim)) == new.get(dim)
+        }
+        for old in before:
+            # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
+            if any(
+                record.lengths.get(old, new[dim]) == new[dim] if info is None else dim in info.dims for dim in others
+            ):
+                unclear.add(old)
+    return found, gone & unclear - found.keys()
+
+
+def _exchanged(record: RecordedBatch, ballot: Ballot) -> dict[str, str]:
+    """What dims are called now whose names were exchanged: that leaves the sizes in their places, a transposition moves them."""
     for variable, before in record.axes.items():
         info = ballot.by_path.get(variable)
-        if info is None or not info.dims:
-            continue
-        after = [str(dim) for dim in info.dims]
-        old = [dim for dim in before if dim in gone]
-        new = [dim for dim in after if dim not in before]
-        stacks = {found[dim] for dim in old if dim in found} - coordinates.keys()
-        if old and len(new) == 1 and len(after) == len(before) - len(old) + 1:
-            # stacked without an index: into a dim that one of them has as its coordinate, or all of them were chosen
-            in_place = after.index(new[0]) == before.index(old[0])
-            chosen = len(old) > 1 and {*old} <= {*names} and (in_place or new[0] not in ballot.stops)
-            found = (dict.fromkeys(old, new[0]) if chosen or {*new} == stacks else {}) | found
-        left = [dim for dim in before if dim in after or (dim in gone and dim not in found)]
-        right = [dim for dim in after if dim in before or dim not in found.values()]
-        for olds, news in _places(left, right):
-            if len(olds) == len(news):
-                pairs = zip(olds, news, strict=True)
-                found = {old: new for old, new in pairs if record.lengths.get(old, sizes[new]) == sizes[new]} | found
-        others = any(dim not in before and dim not in found.values() for dim in right)
-        for dim in old:
-            had[dim].append(others)
-    return found, {dim for dim, found_others in had.items() if any(found_others or [record.lengths.get(dim) in of_new])}
-
-
-def _exchanged(record: RecordedBatch, ballot: Ballot) -> tuple[dict[str, str], set[str]]:
-    """Names that stand at other places now: what they are called now that were renamed, and those that may have been transposed.
-
-    The sizes tell: a transposition takes the size along with the name, ``rename(lat="lon", lon="lat")`` leaves it in its place.
-    """
-    found: dict[str, str] = {}
-    unclear: set[str] = set()
-    for variable, before in record.axes.items():
-        info = ballot.by_path.get(variable) or _in_place_of(before, ballot)
-        if info is None:
-            continue
-        after = tuple(map(str, info.dims))
-        if not record.lengths or len(after) != len(before):
-            before, after = tuple(dim for dim in before if dim in after), tuple(dim for dim in after if dim in before)
-        moved = [(old, new) for old, new in zip(before, after, strict=False) if old != new]
-        if len({*before}) < len(before) or not any(new in before for _, new in moved):
-            continue
-        sizes = {str(dim): size for dim, size in info.axes}
-        by_name = sum(record.lengths.get(new) == sizes[new] for _, new in moved)
-        by_place = sum(record.lengths.get(old) == sizes[new] for old, new in moved)
-        if by_place == len(moved) and not by_name:
-            found |= dict(moved)
-        elif by_place >= by_name:
-            unclear |= {dim for pair in moved for dim in pair}
-    return found, unclear - found.keys()
-
-
-def _in_place_of(before: Sequence[str], ballot: Ballot) -> ArrayInfo | None:
-    """An array with just these dims, where the one that was recorded has another name now; None where they differ in the order."""
-    found = [info for info in ballot.arrays if set(info.dims) == set(before)]
-    return found[0] if len({info.dims for info in found}) == 1 else None
-
-
-def _places(before: Sequence[str], after: Sequence[str]) -> list[tuple[Sequence[str], Sequence[str]]]:
-    """The dims that are gone and those that are new, between each two dims that stayed.
-
-    Examples
-    --------
-    >>> _places(["time", "member", "lat"], ["run", "time", "m", "lat"])
-    [([], ['run']), (['member'], ['m']), ([], [])]
-    """
-    stayed = [dim for dim in before if dim in after]
-    if stayed != [dim for dim in after if dim in before]:
-        olds, news = ([dim for dim in some if dim not in stayed] for some in (before, after))
-        # transposed: of one that is gone and one that is new the places do not matter, of several nobody knows them
-        return [(olds, news)] if len(olds) == len(news) == 1 else []
-    found = []
-    for dim in stayed:
-        found.append((before[: before.index(dim)], after[: after.index(dim)]))
-        before, after = before[before.index(dim) + 1 :], after[after.index(dim) + 1 :]
-    return [*found, (before, after)]
-
-
-def _gone(lost: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
-    left = f"the batch dims are now {list(kept)}" if kept else "the batch is inferred again"
-    return (
-        f"{ballot.where}: the chosen batch dims {list(lost)} are no dims any more; {left}. If they were renamed, choose again with "
-        f"ds.td.set_batch_dims(...)"
-    )
-
-
-def _unclear_order(moved: Sequence[str], kept: Sequence[str], ballot: Ballot) -> str:
-    return (
-        f"{ballot.where}: {list(moved)} stand at other places than when they were chosen, and their sizes do not tell whether the "
-        f"arrays were transposed or the dims have other names now; the batch dims are taken to be {list(kept)}. If dims were "
-        f"renamed, choose again with ds.td.set_batch_dims(...)"
-    )
+        if info is not None and sorted(map(str, info.dims)) == sorted(before):
+            moved = [(old, str(dim), size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
+            lengths = record.lengths
+            if moved and all(lengths.get(old) == size != lengths.get(dim) for old, dim, size in moved):
+                return {old: dim for old, dim, _ in moved}
+    return {}
 
 
 def _dims_in_front(

@@ -131,7 +131,7 @@ class Group:
             siblings = self.parent.longer_batches if self.parent else _longer_batches(self.beside)
             for more, sibling in siblings.get(batch.dims[0], {}).items():
                 if all(info.dims[: len(more)] == more for info in led):
-                    reason = f"all arrays lead with {list(more)}, the batch dims of the group {sibling!r} beside it"
+                    reason = f"all arrays start with {list(more)}, the batch dims of the group {sibling!r} beside it"
                     return replace(batch, dims=more, sizes=led[0].shape[: len(more)], reason=reason)
         return batch
 

@@ -98,7 +98,7 @@ def infer_batch(
     >>> found.batch_dims, found.batch_size, found.keys("unbatched")
     (('time',), (4,), (('orography',),))
     >>> print(found.reason)
-    'time' leads 1 of 2 numeric data arrays ('t2m'); 'lat' is a feature dim by its name
+    'time' is the first dim of 1 of 2 numeric data arrays ('t2m'); 'lat' is a feature dim by its name
     """
     ordered = tuple(arrays)
     by_name = sorted(ordered, key=lambda info: info.key)
@@ -228,7 +228,7 @@ def _no_longer_batched(ballot: Ballot, found: GroupBatch, given: GroupBatch) -> 
         return []
     return [
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} is unbatched with batch_dims={list(given.dims)}: its "
-        f"axes have no names, and it does not lead with {list(given.sizes)}; name its axes with dims="
+        f"axes have no names, and it does not start with {list(given.sizes)}; name its axes with dims="
         for info in ballot.voters
         if None in info.dims and classify(info, found) == "batched" and classify(info, given) == "unbatched"
     ]

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from .model import ArrayRecord, Key, LeftOut, RecordedBatch
+from .values import flatten, nested_shape, rows
 
 T = TypeVar("T")
 Size = Annotated[int, msgspec.Meta(ge=0)]
@@ -255,28 +256,11 @@ def stacked_array(values: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     ValueError
         Where they are not of that shape; no memory is taken for it.
     """
-    if 0 not in shape and not _is_nested(values, shape):
+    if 0 in shape:
+        return np.empty(shape, dtype=object)
+    if nested_shape(values, len(shape)) != shape:
         raise ValueError(f"the elements of a stack are no nested lists of shape {list(shape)}")
-    held = np.empty(shape, dtype=object)
-    for index in np.ndindex(shape):
-        item = values
-        for position in index:
-            item = item[position]
-        held[index] = item
-    kinds = {type(item) for item in held.ravel()}
-    if len(kinds) == 1 and kinds <= {bool, float, int}:
-        try:
-            return held.astype(next(iter(kinds)))
-        except OverflowError:
-            return held
-    return held
-
-
-def _is_nested(values: Any, shape: tuple[int, ...]) -> bool:
-    if not shape:
-        return True
-    is_list = isinstance(values, (list, tuple)) and len(values) == shape[0]
-    return is_list and all(_is_nested(item, shape[1:]) for item in values)
+    return rows(flatten(values, len(shape)), shape)
 
 
 class _Axis(msgspec.Struct):

@@ -151,7 +151,13 @@ def find_batch(ballot: Ballot) -> GroupBatch:
 
 # -- rule 3: named dims ------------------------------------------------------------------------------------------------
 
-_PREFERRED = ("is a batch axis by its name", "can grow", "is a time", "leads more numbers", "comes first by name")
+_PREFERRED = (
+    "is a batch axis by its name",
+    "can grow",
+    "is a time",
+    "is the first dim of more numbers",
+    "comes first by name",
+)
 
 
 class _Contender:
@@ -187,11 +193,11 @@ class _Contender:
         if self.elsewhere and numbers <= elements(self.elsewhere):
             return "it is not the first dim of {}, with as many numbers or more"
         if not self.preferred:
-            return "" if 2 * numbers >= ballot.named else "it leads less than half of the numbers"
+            return "" if 2 * numbers >= ballot.named else "it is the first dim of less than half of the numbers"
         # a land mask, tie points or a mask of three dims have no say against a time
         highest, of_rivals = ballot.rivals_of_time
         is_main = any(len(info.shape) == highest for info in self.leads) or 2 * numbers > of_rivals
-        return "" if is_main else "it leads no array of the highest rank, nor most of the numbers"
+        return "" if is_main else "it is the first dim of no array of the highest rank, nor of most of the numbers"
 
 
 def by_named_dims(ballot: Ballot) -> GroupBatch | None:
@@ -216,7 +222,7 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
         stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {ballot.to_choose(dims)} to take it"
         covered, dims = best.leads, dims[:1]
     evidence: EvidenceKind = "unlimited dim" if best.dim in ballot.unlimited else "shared named dims"
-    what = " and ".join(map(repr, dims)) + (" lead" if len(dims) > 1 else " leads")
+    what = " and ".join(map(repr, dims)) + (" are the first dims of" if len(dims) > 1 else " is the first dim of")
     if evidence == "unlimited dim" and len(dims) == 1:
         what = f"the unlimited dim {what}"
     reason = f"{what} {len(covered)} of {len(ballot.voters)} numeric data arrays ({_names(covered)})"
@@ -283,7 +289,7 @@ def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
         ranks = zip(_PREFERRED, best.rank, other.rank, strict=True)
         why = f"{best.dim!r} " + next(word for word, one, two in ranks if one != two)
     return [
-        f"{other.dim!r} leads {_names(other.leads)} and is not taken: {why}; {ballot.to_choose([other.dim])} to take it instead"
+        f"{other.dim!r}, the first dim of {_names(other.leads)}, is not taken: {why}; {ballot.to_choose([other.dim])} to take it instead"
     ]
 
 
@@ -304,8 +310,8 @@ def _nothing(ballot: Ballot) -> GroupBatch:
         return no_batch(f"{reason}, and their first axes have no names", [*notes, *advice])
     why_not = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
     if len(why_not) < len(firsts):
-        led = f"the arrays lead with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
-        why_not.insert(0, f"{led}, and none of them leads the main arrays")
+        led = f"the arrays start with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
+        why_not.insert(0, f"{led}, and none of these dims is the first of the main arrays")
     return no_batch(f"no batch dim was found: {'; '.join(why_not)}", notes)
 
 
@@ -319,14 +325,14 @@ def _most_shared(voters: Sequence[ArrayInfo]) -> tuple[str, list[str]]:
         return reason, []
     size, arrays = max(led.items(), key=lambda item: (len(item[1]) > 1, elements(item[1]), item[0]))
     if len(led) == 1:
-        reason = f"all arrays lead with {size}"
+        reason = f"all arrays start with {size}"
     elif len(arrays) > 1:
-        reason += f" ({len(arrays)} of {len(voters)} lead with {size})"
+        reason += f" ({len(arrays)} of {len(voters)} start with {size})"
     if len(arrays[0].key) > 1:
         return reason, []
-    lead = "lead" if len(arrays) > 1 else "leads"
+    start = "start" if len(arrays) > 1 else "starts"
     dim = arrays[0].dims[0] or f"dim_{size}"
-    return reason, [f"{_names(arrays)} {lead} with {size}; choose it with ds.td.set_batch_dims({dim!r})"]
+    return reason, [f"{_names(arrays)} {start} with {size}; choose it with ds.td.set_batch_dims({dim!r})"]
 
 
 # -- rule 4: shapes only -----------------------------------------------------------------------------------------------
@@ -361,7 +367,7 @@ def _by_majority(ballot: Ballot, at_most: int | None) -> GroupBatch | None:
     share = f"{len(members)} of {len(electors)} arrays, with {most / held.total():.1%} of the elements, share"
     found = _from_shape(_shared_prefix(voters or members), voters or members, share, at_most, ballot)
     others = [info for info in ballot.voters if info.shape[0] != size]
-    return with_notes(found, [f"{_names(others)} lead with other sizes"] if others else [])
+    return with_notes(found, [f"{_names(others)} start with other sizes"] if others else [])
 
 
 def _from_shape(

@@ -1,7 +1,7 @@
 """The root entry ``_unbatched``: numeric arrays that a tensordict with a batch cannot hold, as one JSON object.
 
-Bare tensordict accepts no numeric array that does not lead with the batch, in nested groups either. So the writers
-put such arrays into one non-tensor entry, which bare tensordict shows and keeps, and the engine takes them out again:
+Plain tensordict accepts no numeric array that does not lead with the batch, in nested groups either. So the writers
+put such arrays into one non-tensor entry, which plain tensordict shows and keeps, and the engine takes them out again:
 ``{"lat": {"dims": ["lat"], "dtype": "float64", "attrs": {...}, "role": "coord", "data": [...]}}``. ``data`` is a
 nested list where it is small, and the base64 text of an ``.npy`` file otherwise.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -50,14 +50,67 @@ def is_text_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def python_objects(values: np.ndarray[Any, Any]) -> Any:
-    """Nested lists of Python objects, or one object: numpy's own scalars become Python's."""
+    """Nested lists of Python objects, or one object: numpy's own strings and numbers become Python's."""
     return _plain(values.tolist(), values.ndim if values.dtype.kind == "O" else 0)
 
 
 def _plain(item: Any, depth: int) -> Any:
     if depth:
         return [_plain(part, depth - 1) for part in item]
-    return item.item() if isinstance(item, np.generic) else item
+    return item.item() if isinstance(item, np.generic) and item.dtype.kind not in "mMV" else item
+
+
+def objects(values: Iterable[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Make an object array of exactly these elements, also where they are lists or arrays themselves."""
+    result = np.empty(math.prod(shape), object)
+    for position, value in enumerate(values):
+        result[position] = value
+    return result.reshape(shape)
+
+
+def rows(values: list[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Hold one value for each row: numbers of one type as numbers, everything else as objects.
+
+    Examples
+    --------
+    >>> rows(["a", "bc"], (2,))
+    array(['a', 'bc'], dtype=object)
+    >>> rows([1, 2], (2,)), rows([1, 2.5], (2,))
+    (array([1, 2]), array([1, 2.5], dtype=object))
+    """
+    types = {type(value) for value in values}
+    if len(types) == 1 and (types <= {bool, int, float, complex} or is_number(values[0])):
+        numbers = np.array(values)
+        if numbers.dtype.kind in "biufc" and (int not in types or numbers.dtype.kind in "iu"):
+            return numbers.reshape(shape)
+    return objects(values, shape)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number of numpy's own."""
+    return isinstance(value, np.generic) and value.dtype.kind in "biufc"
+
+
+def flatten(nested: Any, depth: int) -> list[Any]:
+    """The elements of lists that are nested `depth` deep."""
+    flat = list(nested) if depth else [nested]
+    for _ in range(depth - 1):
+        flat = [item for part in flat for item in part]
+    return flat
+
+
+def nested_shape(value: Any, depth: int) -> tuple[int, ...]:
+    """The shape of nested lists, as far as they are rectangular and at most `depth` deep.
+
+    Examples
+    --------
+    >>> nested_shape([["a", "b"], ["c", "d"]], 2), nested_shape([["a"], "b"], 2)
+    ((2, 2), (2,))
+    """
+    if not depth or not isinstance(value, list):
+        return ()
+    inner = {nested_shape(item, depth - 1) for item in value}
+    return (len(value), *(inner.pop() if len(inner) == 1 else ()))
 
 
 def jsonable(value: Any) -> Any:

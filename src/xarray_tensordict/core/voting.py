@@ -148,88 +148,67 @@ def ragged_members(arrays: Sequence[ArrayInfo], groups: Mapping[str, Iterable[in
     >>> ragged_members(units, {})
     {'times': "'times_index' cuts it into rows"}
     """
-    members = _Members(arrays, groups)
+    shapes = {info.key[-1]: info.shape for info in arrays if info.shape}
+    leading = {name: {shape[0]} for name, shape in shapes.items()} | {
+        name: set(sizes) for name, sizes in groups.items()
+    }
+    called = {name.lower(): name for name in leading}
     found: Silent = {}
     group = arrays[0].key[:-1] if arrays else ()
-    for name in members.partners:
-        for whole, votes in members.cut_by(name):
+    for info in arrays:
+        if len(info.shape) != 1 or info.kind != "numeric" or not info.integral:
+            continue
+        name = info.key[-1]
+        for whole, votes in _cut_by(name, shapes, leading, called):
             found[whole] = f"{'/'.join((*group, name))!r} cuts it into rows"
             if not votes:
                 found.setdefault(name, f"it holds the bounds of the rows of {'/'.join((*group, whole))!r}")
     return found
 
 
-class _Members:
-    """The arrays and groups of one group, by their names without case.
+def _cut_by(
+    partner: str, shapes: Mapping[str, tuple[int, ...]], leading: Mapping[str, set[int]], called: Mapping[str, str]
+) -> Iterator[tuple[str, bool]]:
+    """What an array of integers cuts into rows, each with whether the array itself votes.
 
-    Attributes
+    Parameters
     ----------
-    partners
-        The names of the arrays that can cut others: integers of one dim.
+    shapes, leading
+        The shapes of the arrays, and the leading sizes of arrays and groups, by name.
+    called
+        The names of both by their names without case.
     """
-
-    def __init__(self, arrays: Iterable[ArrayInfo], groups: Mapping[str, Iterable[int]]) -> None:
-        self.shapes = {info.key[-1]: info.shape for info in arrays if info.shape}
-        self.leading = {name: {shape[0]} for name, shape in self.shapes.items()}
-        self.leading |= {name: set(sizes) for name, sizes in groups.items()}
-        self.called = {name.lower(): name for name in self.leading}
-        self.partners = [
-            info.key[-1] for info in arrays if len(info.shape) == 1 and info.kind == "numeric" and info.integral
-        ]
-
-    def cut_by(self, partner: str) -> Iterator[tuple[str, bool]]:
-        """What an array cuts into rows, each with whether the array itself votes."""
-        name = partner.lower()
-        for suffix in (*_COUNTS, *_BOUNDS):
-            stem = name.removesuffix(suffix)
-            votes = suffix in _COUNTS
-            if stem != name and stem in self.called and self._cuts(partner, self.called[stem], votes=votes):
-                yield self.called[stem], votes
-        # beside the two there may be a mask; a table that happens to have such columns has more
-        if name in _PAIRS and len(self.leading) <= 3:
-            wholes, votes = _PAIRS[name]
-            for each in wholes:
-                if each in self.called and self._fits(partner, self.called[each]):
-                    yield self.called[each], votes
-        yield from self._columns_cut_by(partner)
-
-    def _fits(self, partner: str, whole: str) -> bool:
-        """Whether the length of a partner is that of no axis of what it cuts."""
-        (size,) = self.shapes[partner]
-        return size not in self.leading[whole] and size not in self.shapes.get(whole, ())
-
-    def _cuts(self, partner: str, whole: str, *, votes: bool) -> bool:
-        """Whether the rows are those of another array; failing that, it is shorter and no other array is as long as the whole."""
-        if not self._fits(partner, whole):
-            return False
-        (size,) = self.shapes[partner]
-        others = [name for name in self.shapes if name not in (partner, whole)]
-        if any(self.shapes[name][0] == (size if votes else size - 1) for name in others):
-            return True
-        if whole not in self.shapes:
-            return False
-        alone = not any(self.shapes[name][0] in self.leading[whole] and not self._has_partner(name) for name in others)
-        # a lookup table is shorter than its index
-        shorter = partner.lower().endswith("_index") or size <= max(self.leading[whole]) + 1
-        return alone and shorter
-
-    def _has_partner(self, name: str) -> bool:
-        return any(f"{name.lower()}{suffix}" in self.called for suffix in (*_COUNTS, *_BOUNDS))
-
-    def _columns_cut_by(self, partner: str) -> Iterator[tuple[str, bool]]:
-        """The columns ``jet_pt``, ``jet_eta`` that ``jet_offsets`` or ``njet`` cuts, where other arrays have its rows."""
-        (size,) = self.shapes[partner]
-        name = partner.lower()
-        stem = next((name.removesuffix(suffix) for suffix in _BOUNDS if name.endswith(suffix)), None)
-        votes = stem is None
-        stem = name.removeprefix("n") if stem is None else stem
-        if stem in (name, "") or stem in self.called:
-            return
-        columns = [each for each in self.shapes if each.lower().startswith(f"{stem}_") and each != partner]
-        lengths = {self.shapes[each][0] for each in columns}
-        others = {shape[0] for each, shape in self.shapes.items() if each not in (partner, *columns)}
-        if len(lengths) == 1 and lengths.isdisjoint({size, *others}) and (size if votes else size - 1) in others:
-            yield from ((each, votes) for each in columns)
+    (size,) = shapes[partner]
+    name = partner.lower()
+    for suffix in (*_COUNTS, *_BOUNDS):
+        whole = called.get(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        # the length of the partner is that of no axis of what it cuts
+        if whole is None or size in leading[whole] or size in shapes.get(whole, ()):
+            continue
+        votes = suffix in _COUNTS
+        others = {each: shape[0] for each, shape in shapes.items() if each not in (partner, whole)}
+        # the rows are those of another array; failing that, it is shorter and no other array is as long as the whole
+        if (size if votes else size - 1) in others.values():
+            yield whole, votes
+        elif whole in shapes and (suffix == "_index" or size <= max(leading[whole]) + 1):  # a lookup table is shorter
+            as_long = [each.lower() for each, length in others.items() if length in leading[whole]]
+            if all(any(f"{each}{suffix}" in called for suffix in (*_COUNTS, *_BOUNDS)) for each in as_long):
+                yield whole, votes
+    # beside the two there may be a mask; a table that happens to have such columns has more
+    wholes, votes = _PAIRS.get(name, ((), False)) if len(leading) <= 3 else ((), False)
+    for whole in (called[each] for each in wholes if each in called):
+        if size not in leading[whole] and size not in shapes.get(whole, ()):
+            yield whole, votes
+    # the columns ``jet_pt``, ``jet_eta`` that ``jet_offsets`` or ``njet`` cuts, where other arrays have its rows
+    bounds = next((suffix for suffix in _BOUNDS if name.endswith(suffix)), None)
+    stem = name.removeprefix("n") if bounds is None else name.removesuffix(bounds)
+    if stem in (name, "") or stem in called:
+        return
+    columns = [each for each in shapes if each.lower().startswith(f"{stem}_") and each != partner]
+    lengths = {shapes[each][0] for each in columns}
+    rest = {shape[0] for each, shape in shapes.items() if each not in (partner, *columns)}
+    if len(lengths) == 1 and lengths.isdisjoint({size, *rest}) and (size if bounds is None else size - 1) in rest:
+        yield from ((each, bounds is None) for each in columns)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -172,7 +172,7 @@ def plan_entries(
             continue
         try:
             variable = with_numpy_dtype(variable)
-            reason = _why_not(variable)
+            reason = why_not(variable)
         except ValueError as error:
             reason = str(error)
         if reason is not None:
@@ -182,7 +182,7 @@ def plan_entries(
     if unbatched == "raise" and plan.unbatched:
         names = ", ".join(repr(entry.name) for entry in plan.unbatched)
         raise ValueError(
-            f"unbatched='raise': {names} lead with none of the batch dims {list(inference.batch_dims)}; choose "
+            f"unbatched='raise': {names} start with none of the batch dims {list(inference.batch_dims)}; choose "
             f"unbatched='drop', 'keep' or 'expand', or other batch_dims"
         )
     return plan
@@ -253,10 +253,10 @@ def with_numpy_dtype(variable: xr.Variable) -> xr.Variable:
     return remade(variable, data=values)
 
 
-def _why_not(variable: xr.Variable) -> str | None:
+def why_not(variable: xr.Variable) -> str | None:
     """Why no tensordict can hold a variable, without reading it; None where one can."""
     dtype = variable.dtype
-    calendar = _calendar(variable) if dtype.kind == "O" else None
+    calendar = calendar_of(variable) if dtype.kind == "O" else None
     if calendar is not None:
         return (
             f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
@@ -269,7 +269,7 @@ def _why_not(variable: xr.Variable) -> str | None:
     return None
 
 
-def _calendar(variable: xr.Variable) -> Any:
+def calendar_of(variable: xr.Variable) -> Any:
     """The calendar of dates of cftime, as a store declares it or as objects in memory have it; None for other objects."""
     declared = variable.encoding.get("calendar", variable.attrs.get("calendar"))
     if declared is not None or not (in_memory(variable) or is_index_data(variable)):
@@ -295,8 +295,12 @@ def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
 
 
 def check_paths(ds: xr.Dataset) -> None:
-    """A variable and a group cannot have one path: ``"a"`` and ``"a/b"``."""
-    keys = {key_of(name): name for name in ds.variables}
+    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
+    keys: dict[Key, Hashable] = {}
+    for name in ds.variables:
+        other = keys.setdefault(key_of(name), name)
+        if other is not name:
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
     for key, name in keys.items():
         if "" in key:
             raise ValueError(

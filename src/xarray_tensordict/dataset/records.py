@@ -296,8 +296,8 @@ class OfDtype(_Wrapped):
         found = values.astype(self.dtype)
         if self.dtype.kind in "mM" and not np.array_equal(found.astype(values.dtype), values, equal_nan=True):
             raise ValueError(
-                f"{self.where}: the store says that these times have the resolution {self.dtype}, and some are finer, so another program "
-                "has written them; open the store with decode_times=False to get the nanoseconds"
+                f"{self.where}: the store records that these times have the resolution {self.dtype}, and some are finer, so another "
+                "program has written them; open the store with decode_times=False to get the nanoseconds"
             )
         return found
 

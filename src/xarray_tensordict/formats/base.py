@@ -136,10 +136,6 @@ class Format(ABC):
         """A group of a source as tensordict itself opens it, where there is a `backend`; `options` are tensordict's."""
         raise NotImplementedError
 
-    def check_replaceable(self, path: str) -> None:
-        """Raise a ValueError unless a new store may take the place of what is at a local path."""
-        raise NotImplementedError
-
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
         """Add dimension names and records of batches to the metadata of a source; first all is checked.
 
@@ -161,6 +157,6 @@ def check_records(root: Any, annotations: Annotations) -> None:
     records = sorted(path for path in above if hasattr(root[path], "dtype"))
     if records:
         raise ValueError(
-            f"bare tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
+            f"plain tensordict cannot read arrays of records: {records}. Write a store that both read with ds.td.to_zarr(...). "
             f"Nothing was changed"
         )

@@ -31,6 +31,9 @@ FORMATS: tuple[Format, ...] = (
 )
 """In the order in which they are asked; the first one opens URLs whose ending belongs to no other."""
 
+TARGETS: dict[str, Format] = {name: each for each in FORMATS for name in each.targets}
+"""The kinds of stores that are written, as ``convert --to`` takes them."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -92,7 +95,13 @@ def find_source(store: Any) -> Source:
     value = _unwrapped(store)
     description = describe_source(value)
     if not isinstance(value, (str, os.PathLike)):
-        return Source(value, description, _format_of_object(value))
+        found = _claiming(value)
+        if found is None:
+            raise TypeError(
+                f"expected a path, a URL, a zarr store or group, an h5py file or group, a binary file object or a "
+                f"PersistentTensorDict, found {type(value).__name__}"
+            )
+        return Source(value, description, found)
     path = os.fspath(value)
     if is_url(path):
         return Source(path, description, _format_of_url(path))
@@ -109,26 +118,10 @@ def _format_of_url(url: str) -> Format:
     return next((each for each in FORMATS if each.url_endings and url.lower().endswith(each.url_endings)), FORMATS[0])
 
 
-def format_by_ending(path: str) -> Format | None:
-    """The format that the ending of a name says, None where it says none."""
-    name = target_by_ending(path)
-    return None if name is None else format_of_target(name)
-
-
 def target_by_ending(path: str) -> str | None:
     """The name of the kind of store that the ending of a name says, as ``convert --to`` takes it."""
     ending = PurePosixPath(path).suffix.lower()
-    return next((name for each in FORMATS for name, endings in each.targets.items() if ending in endings), None)
-
-
-def target_names() -> tuple[str, ...]:
-    """All kinds of stores that are written, as ``convert --to`` takes them."""
-    return tuple(name for each in FORMATS for name in each.targets)
-
-
-def format_of_target(name: str) -> Format:
-    """The format that writes a kind of store."""
-    return next(each for each in FORMATS if name in each.targets)
+    return next((name for name, each in TARGETS.items() if ending in each.targets[name]), None)
 
 
 def _unwrapped(store: Any) -> Any:
@@ -171,13 +164,8 @@ def describe_source(source: Any) -> str:
         return str(os.fspath(source))
     for attribute in ("filename", "store_path", "name"):
         value = getattr(source, attribute, None)
-        if isinstance(value, str):
-            return value
-        if value is not None and attribute == "store_path":
+        if isinstance(value, str) or (value is not None and attribute == "store_path"):
             return str(value)
-    parent = getattr(getattr(source, "file", None), "filename", None)
-    if isinstance(parent, str):
-        return f"{parent}{getattr(source, 'name', '')}"
     return _describe_zarr_store(source) if type(source).__module__.startswith("zarr.") else f"<{type(source).__name__}>"
 
 
@@ -197,14 +185,8 @@ def _describe_zarr_store(store: Any) -> str:
     return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
 
 
-def _format_of_object(value: Any) -> Format:
-    for each in FORMATS:
-        if each.claims(value):
-            return each
-    raise TypeError(
-        f"expected a path, a URL, a zarr store or group, an h5py file or group, a binary file object or a "
-        f"PersistentTensorDict, found {type(value).__name__}"
-    )
+def _claiming(value: Any) -> Format | None:
+    return next((each for each in FORMATS if each.claims(value)), None)
 
 
 def _format_of_path(path: str, description: str) -> Format:
@@ -215,9 +197,9 @@ def _format_of_path(path: str, description: str) -> Format:
         )
     if not _is_readable(path):
         raise ValueError(f"{description}: expected a file or a folder, found a device or a pipe")
-    for each in FORMATS:
-        if each.claims(path):
-            return each
+    claiming = _claiming(path)
+    if claiming is not None:
+        return claiming
     marks = {each: f" (a folder with {each.marks})" if each.marks and os.path.isdir(path) else "" for each in FORMATS}
     *others, last = (f"{each.expects}{marks[each]}" for each in FORMATS)
     raise ValueError(f"{description}: expected {', '.join(others)} or {last}, found {_found_at(Path(path))}")
@@ -237,7 +219,7 @@ def _found_at(path: Path) -> str:
 
 def _is_claimed(path: Path) -> bool:
     try:
-        return _is_readable(str(path)) and any(each.claims(str(path)) for each in FORMATS)
+        return _is_readable(str(path)) and _claiming(str(path)) is not None
     except OSError:
         return False
 

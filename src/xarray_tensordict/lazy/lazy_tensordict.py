@@ -7,7 +7,7 @@ Entries are read by :mod:`..tensors.reading`, when they are asked for.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -88,52 +88,26 @@ class OpenedStore:
 
 @dataclass
 class Group:
-    """One level of a tensordict: its batch, its names, and its members.
-
-    Attributes
-    ----------
-    source
-        What all nodes share.
-    key
-        Its path.
-    sizes
-        Its batch size.
-    names
-        The names of its batch dims, None for those that have none.
-    members
-        Entries and groups, in the order of the Dataset.
-    """
+    """What a tensordict reads: its path, its entries (None for a group) in the order of the Dataset, and its groups."""
 
     source: OpenedStore
     key: Key
-    sizes: tuple[int, ...]
-    names: tuple[str | None, ...]
-    members: dict[str, Entry | Group] = field(default_factory=dict)
+    entries: dict[str, Entry | None]
+    levels: dict[tuple[str], XarrayPersistentTensorDict]
 
-    @classmethod
-    def of(cls, plan: Plan, source: OpenedStore) -> Group:
-        """The tree of a plan; groups without entries are left out."""
+    @property
+    def members(self) -> dict[str, Entry | XarrayPersistentTensorDict]:
+        """Entries and tensordicts, by name."""
+        return {name: entry or self.levels[name,] for name, entry in self.entries.items()}
 
-        def empty(key: Key) -> Group:
-            return cls(source, key, tuple(plan.batches[key].sizes), tuple(td_names(plan.batches[key])))
-
-        root = empty(())
-        for entry in plan.entries:
-            group = root
-            for length, name in enumerate(entry.key[:-1], start=1):
-                child = group.members.setdefault(name, empty(entry.key[:length]))
-                assert isinstance(child, Group), "a path is a variable or a group"
-                group = child
-            group.members[entry.key[-1]] = entry.lazy()
-        return root
-
-    def __getitem__(self, path: str) -> Entry | Group:
-        node: Entry | Group = self
-        for part in path.split("/"):
-            if not isinstance(node, Group) or part not in node.members:
-                raise KeyError(path)
-            node = node.members[part]
-        return node
+    def __getitem__(self, path: str) -> Entry | XarrayPersistentTensorDict:
+        name, _, rest = path.partition("/")
+        member = self.entries[name] or self.levels[name,]
+        if not rest:
+            return member
+        if isinstance(member, Entry):
+            raise KeyError(path)
+        return member.file[rest]
 
     def __contains__(self, path: str) -> bool:
         try:
@@ -144,18 +118,10 @@ class Group:
 
     def walk(self) -> Iterator[str]:
         """The paths of everything below, groups included."""
-        for name, node in self.members.items():
+        for name, member in self.members.items():
             yield name
-            if isinstance(node, Group):
-                yield from (f"{name}/{path}" for path in node.walk())
-
-    def sliced(self, selection: Selection) -> Group:
-        """The same tree over a part of the batch; nothing is read."""
-        members: dict[str, Entry | Group] = {
-            name: node.sliced(selection) if isinstance(node, Group) else sliced(node, selection)
-            for name, node in self.members.items()
-        }
-        return replace(self, sizes=selection.result(self.sizes), members=members)
+            if not isinstance(member, Entry):
+                yield from (f"{name}/{path}" for path in member.file.walk())
 
     def full_name(self, key: str | Key) -> str:
         """The name of the variable at `key` below this group."""
@@ -170,7 +136,7 @@ class Group:
         entry = "" if key is None else f" {self.full_name(key)!r}"
         raise TypeError(
             f"cannot {action}{entry}: {self!r} is read-only through xarray. Convert it first, with to_tensordict() to "
-            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where bare tensordict reads it"
+            f"memory or ds.td.to_zarr(path) to a new store, or open it with mode='r+' where plain tensordict reads it"
         )
 
     def __repr__(self) -> str:
@@ -222,11 +188,25 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     file: Group
 
-    def __init__(self, *, group: Group, device: Any = None) -> None:
-        super().__init__(group=group, batch_size=group.sizes, names=_or_none([*group.names]), device=device)
-        for name, member in group.members.items():
-            if isinstance(member, Group):
-                self._levels[name,] = type(self)(group=member, device=device)
+    def __init__(self, *, group: Group, batch_size: Sequence[int], names: Names, device: Any = None) -> None:
+        super().__init__(group=group, batch_size=batch_size, names=_or_none(names), device=device)
+
+    @classmethod
+    def of(
+        cls, entries: Iterable[Entry], plan: Plan, source: OpenedStore, device: Any, key: Key = ()
+    ) -> XarrayPersistentTensorDict:
+        """The tensordict of the entries of one group of a plan."""
+        below: dict[str, list[Entry]] = {}
+        for entry in entries:
+            below.setdefault(entry.key[len(key)], []).append(entry)
+        group = Group(source, key, dict.fromkeys(below), {})
+        for name, found in below.items():
+            if len(found[0].key) == len(key) + 1:
+                group.entries[name] = found[0].lazy()
+            else:
+                group.levels[name,] = cls.of(found, plan, source, device, (*key, name))
+        batch = plan.batches[key]
+        return cls(group=group, batch_size=batch.sizes, names=td_names(batch), device=device)
 
     # --- entries ---
 
@@ -256,16 +236,12 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _read_entry(self, key: str | Key, default: Any) -> Any:
         node = self._node(key, default)
-        if node is default:
-            return default
-        return self._level(key) if isinstance(node, Group) else self._read(node)
+        return self._read(node) if isinstance(node, Entry) else node
 
     def _read_entry_at(self, key: str | Key, index: Any, default: Any) -> Any:
         node = self._node(key, default)
-        if node is default:
-            return default
-        if isinstance(node, Group):
-            return self._level(key)[index]
+        if not isinstance(node, Entry):
+            return node if node is default else node[index]
         shape = self.batch_size if node.form == "value" else node.shape
         return self._read(node, select(index, shape, what=repr(node.name)))
 
@@ -278,17 +254,10 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def _sent(self, value: Any) -> Any:
         return value if self.device is None else value.to(self.device)
 
-    def _level(self, key: str | Key) -> XarrayPersistentTensorDict:
-        """The tensordict of a group."""
-        first, *rest = (key,) if isinstance(key, str) else key
-        found: XarrayPersistentTensorDict = self._levels[first,]
-        return found._level(tuple(rest)) if rest else found
-
     def _describe(self, key: str | Key) -> dict[str, Any]:
         node = self._node(key)
-        if isinstance(node, Group):
-            shape = self._level(key).batch_size
-            return {"dtype": None, "shape": shape, "dim": len(shape), "array": False}
+        if not isinstance(node, Entry):
+            return {"dtype": None, "shape": node.batch_size, "dim": node.batch_dims, "array": False}
         if node.form == "value":
             return {"non_tensor": True}
         shape = torch.Size(node.shape)
@@ -297,7 +266,7 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def entry_class(self, key: Any) -> type:
         node = self._node(key)
-        if isinstance(node, Group):
+        if not isinstance(node, Entry):
             return type(self)
         return {"tensor": torch.Tensor, "rows": NonTensorStack, "value": NonTensorData}[node.form]
 
@@ -331,46 +300,39 @@ class XarrayPersistentTensorDict(LazyTensorDict):
         selection = select(index, self.batch_size, what="tensordict")
         if selection.slices is None:
             return self._load(selection)
-        return type(self)(group=self._tree().sliced(selection), device=self.device)
-
-    def _tree(self) -> Group:
-        """The tree, with batch sizes and names as the user may have changed them."""
-        members = {
-            name: self._level(name)._tree() if isinstance(member, Group) else member
-            for name, member in self.file.members.items()
-        }
-        return replace(self.file, sizes=tuple(self.batch_size), names=tuple(self.names), members=members)
+        return self._copy_lazily(selection)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Read everything into a ``TensorDict``."""
-        if not self.file.members and not self.file.key:
+        if not self.file.entries and not self.file.key:
             warn_empty(self.file.source.description, self.file.source.hidden)
         return self._load(None)
 
     def _load(self, selection: Selection | None) -> TensorDict:
         """Read all entries, or the rows that were selected, into memory."""
         arrays = iter(self.file.source.read([(leaf, selection) for leaf in self._leaves()]))
-        return self._built(arrays, selection)
+        return self._built(arrays, selection, self.device)
 
     def _leaves(self) -> Iterator[Entry]:
-        for name, member in self.file.members.items():
+        for member in self.file.members.values():
             if isinstance(member, Entry):
                 yield member
             else:
-                yield from self._level(name)._leaves()
+                yield from member._leaves()
 
-    def _built(self, arrays: Iterator[Any], selection: Selection | None) -> TensorDict:
+    def _built(self, arrays: Iterator[Any], selection: Selection | None, device: Any) -> TensorDict:
+        """The TensorDict of what was read for each of the leaves."""
         batch, names = self.batch_size, _or_none(self.names)
         if selection is not None:
             names = indexed_names(names, batch, selection.items)
             batch = selection.result(batch)
-        entries: dict[str, Any] = {}
-        for name, member in self.file.members.items():
-            if isinstance(member, Entry):
-                entries[name] = finish(member, next(arrays), selection, batch, names)
-            else:
-                entries[name] = self._level(name)._built(arrays, selection)
-        return TensorDict(entries, batch_size=batch, names=names, device=self.device)
+        entries = {
+            name: finish(member, next(arrays), selection, batch, names)
+            if isinstance(member, Entry)
+            else member._built(arrays, selection, device)
+            for name, member in self.file.members.items()
+        }
+        return TensorDict(entries, batch_size=batch, names=names, device=device)
 
     # --- batch size, copies, devices ---
 
@@ -378,16 +340,22 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def batch_size(self, value: Any) -> None:
         size = torch.Size(value)
         for name, member in self.file.members.items():
-            shape = self._level(name).batch_size if isinstance(member, Group) else member.shape
-            value = isinstance(member, Entry) and member.form == "value"
-            if not value and tuple(shape[: len(size)]) != size:
+            is_value = isinstance(member, Entry) and member.form == "value"
+            if not is_value and tuple(member.shape[: len(size)]) != size:
                 raise RuntimeError(
-                    f"batch size and array size mismatch: {name!r} has shape {tuple(shape)}, batch_size={tuple(size)}"
+                    f"batch size and array size mismatch: {name!r} has shape {tuple(member.shape)}, batch_size={tuple(size)}"
                 )
         self._set_batch(size, _or_none([*self.names, *[None] * len(size)][: len(size)]))
 
-    def _copy_lazily(self) -> Any:
-        return type(self)(group=self._tree(), device=self.device)
+    def _copy_lazily(self, selection: Selection | None = None) -> Any:
+        """Another lazy object over the same store, or over the part of the batch that slices select."""
+        entries = self.file.entries
+        if selection is not None:
+            entries = {name: entry and sliced(entry, selection) for name, entry in entries.items()}
+        levels = {name: level._copy_lazily(selection) for name, level in self.file.levels.items()}
+        size = self.batch_size if selection is None else selection.result(self.batch_size)
+        group = replace(self.file, entries=entries, levels=levels)
+        return type(self)(group=group, batch_size=size, names=self.names, device=self.device)
 
     def _copy_data(self, newfile: Any) -> Any:
         td = self._load(None)
@@ -407,15 +375,13 @@ class XarrayPersistentTensorDict(LazyTensorDict):
 
     def _skeleton(self) -> TensorDict:
         """A TensorDict of the same shapes and dtypes that takes no memory; non-tensor entries are read."""
-        td = TensorDict({}, batch_size=self.batch_size, names=_or_none(self.names), device="cpu")
-        for name, member in self.file.members.items():
-            if isinstance(member, Group):
-                td.set(name, self._level(name)._skeleton())
-            elif member.form == "tensor":
-                td.set(name, torch.zeros((), dtype=tensor_dtype(member)).expand(member.shape))
-            else:
-                td.set(name, self._read(member).to("cpu"))
-        return td
+        values = (
+            torch.zeros((), dtype=tensor_dtype(leaf)).expand(leaf.shape)
+            if leaf.form == "tensor"
+            else self.file.source.read([(leaf, None)])[0]
+            for leaf in self._leaves()
+        )
+        return self._built(values, None, torch.device("cpu"))
 
     def _read_into_maps(self, prefix: Any, **options: Any) -> TensorDict:
         mapped = self._skeleton().memmap_like(prefix, **options)
@@ -427,11 +393,13 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     # --- life ---
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"group": self._tree(), "device": self.device, "locked": self.is_locked}
+        opened = {"group": self.file, "batch_size": self.batch_size, "names": self.names, "device": self.device}
+        return {**opened, "locked": self.is_locked}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        XarrayPersistentTensorDict.__init__(self, group=state["group"], device=state["device"])
-        if state["locked"]:
+        locked = state.pop("locked")
+        XarrayPersistentTensorDict.__init__(self, **state)
+        if locked:
             self.lock_()
 
     def __repr__(self) -> str:
@@ -443,8 +411,8 @@ class XarrayPersistentTensorDict(LazyTensorDict):
     def _described(self, indent: str) -> str:
         lines = [f"{type(self).__name__}(", f"{indent}    fields={{"]
         for name, member in self.file.members.items():
-            if isinstance(member, Group):
-                text = self._level(name)._described(indent + " " * 8)
+            if not isinstance(member, Entry):
+                text = member._described(indent + " " * 8)
             elif member.form == "tensor":
                 text = f"Tensor(shape={torch.Size(member.shape)}, dtype={tensor_dtype(member)})"
             else:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import xarray as xr
@@ -15,7 +14,7 @@ from ..dataset.entries import plan_entries
 from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import describe_source
 from ..tensors.reading import leave_out_times
-from .lazy_tensordict import Group, OpenedStore, XarrayPersistentTensorDict
+from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
 
 
 def open_persistent(
@@ -24,7 +23,6 @@ def open_persistent(
     mode: str = "r",
     device: Any = None,
     batch_dims: BatchDims | None = None,
-    batch_size: Sequence[int] = (),
     **engine_keywords: Any,
 ) -> PersistentTensorDict:
     """Open a store as a ``PersistentTensorDict``: lazy, decoded, nested.
@@ -38,16 +36,12 @@ def open_persistent(
         Whatever the engine opens: a path, a URL, a zarr store or group, an h5py file or group, an open
         ``PersistentTensorDict``.
     mode
-        ``"r"``: read only. ``"r+"``: for stores that bare tensordict reads to the same entries; the result is then
-        tensordict's own writable object. ``"w"``: such an object over a new, empty store, in the place of one that is
-        there; ``"w-"``, ``"x"``: the same, refused where there is something; ``"a"``: ``"r+"`` where there is a store, else
-        a new one.
+        ``"r"``: read only. ``"r+"``: for stores that plain tensordict reads to the same entries; the result is then
+        tensordict's own writable object.
     device
         The device that entries are sent to when they are read.
     batch_dims
         Names, or a count, of the batch dims; by default they are inferred.
-    batch_size
-        Of a store that is created.
     **engine_keywords
         The parameters of the engine: ``group`` (open this group as the root), ``nested`` (True: show all nested groups,
         False: none), ``dims`` (names for axes), ``allow_pickle`` (load pickled entries, which can run any code),
@@ -73,7 +67,7 @@ def open_persistent(
     Raises
     ------
     ValueError
-        For an unknown mode, and for ``mode="r+"`` with a store that bare tensordict reads otherwise; the message names
+        For an unknown mode, and for ``mode="r+"`` with a store that plain tensordict reads otherwise; the message names
         the first entry that differs.
 
     Examples
@@ -87,18 +81,7 @@ def open_persistent(
     tensor([[4., 5.],
             [0., 1.]])
     """
-    check_choice("mode", mode, ("r", "r+", "w", "w-", "x", "a"))
-    if mode == "a" and _is_there(store):
-        mode = "r+"
-    if mode in {"w", "w-", "x", "a"}:
-        from .writable import create_persistent
-
-        if engine_keywords or batch_dims is not None:
-            raise ValueError(
-                f"mode={mode!r} creates an empty store, of which {next(iter(engine_keywords), 'batch_dims')!r} says nothing; "
-                f"give its batch_size"
-            )
-        return create_persistent(store, mode, batch_size, device=device)
+    check_choice("mode", mode, ("r", "r+"))
     if "engine" in engine_keywords:
         raise TypeError(
             "open_persistent always uses engine='tensordict'; for a Dataset of another engine use ds.td.to_persistent()"
@@ -117,13 +100,6 @@ def open_persistent(
     except BaseException:
         ds.close()
         raise
-
-
-def _is_there(store: Any) -> bool:
-    if isinstance(store, (str, os.PathLike)) and "://" not in os.fspath(store):
-        path = os.path.expanduser(os.fspath(store))
-        return os.path.isfile(path) or (os.path.isdir(path) and bool(os.listdir(path)))
-    return True
 
 
 def persistent_from_dataset(
@@ -155,7 +131,7 @@ def persistent_from_dataset(
     hidden = tuple(opening_notes(ds).get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
     source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
-    return XarrayPersistentTensorDict(group=Group.of(plan, source), device=device)
+    return XarrayPersistentTensorDict.of(plan.entries, plan, source, device)
 
 
 def _left_out(ds: xr.Dataset) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The modes of ``open_persistent`` that write: tensordict's own object over a new store, or over one that it reads alike.
+"""``open_persistent(store, mode="r+")``: tensordict's own object over a store that it reads alike.
 
 A value written through it must mean the same in xarray. So anything that this package decodes, leaves out or shapes
 (packed data, times, text, unbatched entries) makes ``mode="r+"`` fail, with the name of the first such entry.
@@ -6,9 +6,7 @@ A value written through it must mean the same in xarray. So anything that this p
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,11 @@ import torch
 import xarray as xr
 from tensordict import PersistentTensorDict, TensorDict
 
-from .._compat.tensordict import entry_class, metadata_of, open_bare
+from .._compat.tensordict import entry_class, metadata_of
 from ..core.model import Key
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
-from ..formats.registry import FORMATS, describe_source, find_source, format_by_ending, is_url
+from ..formats.registry import find_source, is_url
 from ..quiet import quiet
 from ..tensors.reading import finish, read_entries, tensor_dtype
 from ..testing import assert_same_tensordict
@@ -33,57 +31,10 @@ _EPOCH = (
 _NAT = np.iinfo(np.int64).min
 
 
-def create_persistent(store: Any, mode: str, batch_size: Sequence[int], *, device: Any = None) -> PersistentTensorDict:
-    """Create an empty store of tensordict's, open for writing.
-
-    Parameters
-    ----------
-    store
-        A path: the ending says the format, ``.zarr`` or one of HDF5 (``.h5``, ``.hdf5``, ``.nc``).
-    mode
-        "w" replaces a store of the same format; "w-", "x" and "a" refuse where there is something ("a" opens what there
-        is elsewhere).
-    batch_size
-        Of the new tensordict.
-    device
-        The device that entries are sent to when they are read.
-
-    Raises
-    ------
-    FileExistsError
-        Where there is something, and `mode` does not say that it goes.
-    ValueError
-        For a path whose ending says no format; where what would be replaced is no store of that format, or is open for
-        writing in this process.
-    """
-    if not isinstance(store, (str, os.PathLike)) or "://" in os.fspath(store):
-        raise ValueError(
-            f"mode={mode!r} creates a local store, by its path, found {describe_source(store)}; write others with "
-            f"ds.td.to_zarr(store)"
-        )
-    path = Path(os.path.expanduser(os.fspath(store)))
-    found = format_by_ending(str(path))
-    if found is None or found.backend is None:
-        endings = [ending for each in FORMATS if each.backend for names in each.targets.values() for ending in names]
-        raise ValueError(
-            f"{path}: mode={mode!r} creates a store in the format that the ending of its name says: {', '.join(endings)}"
-        )
-    exists = path.exists()
-    if exists and mode != "w":
-        raise FileExistsError(
-            f"{path}: there is something already, and mode={mode!r} refuses to replace it; pass mode='r+' to change it, "
-            f"or mode='w' to replace it"
-        )
-    if exists:
-        found.check_replaceable(str(path))
-    options: dict[str, Any] = {"batch_size": list(batch_size), "device": device}
-    return open_bare(filename=str(path), mode="w" if exists else "a", backend=found.backend, **options)
-
-
 def open_writable(
     store: Any, ds: xr.Dataset, description: str, *, device: Any = None, keywords: Mapping[str, Any]
 ) -> PersistentTensorDict:
-    """Open a store as bare tensordict does, for reading and writing, after checking that it reads it correctly.
+    """Open a store as plain tensordict does, for reading and writing, after checking that it reads it correctly.
 
     Parameters
     ----------
@@ -147,11 +98,11 @@ def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
 
 
 def why_other(entry: Entry, ds: xr.Dataset) -> str | None:
-    """How bare tensordict would read an entry of a Dataset to something else; None where it would not."""
+    """How plain tensordict would read an entry of a Dataset to something else; None where it would not."""
     dims = ds.variables[entry.name].dims
     has_batch = entry.entry_class == "batched" or (entry.entry_class == "unbatched" and entry.form != "tensor")
     if not has_batch or entry.variable.dims != dims:
-        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not lead with the batch"
+        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not start with the batch"
     return _why_decoded(entry)
 
 

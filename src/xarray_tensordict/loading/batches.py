@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
 import xarray as xr
 from tensordict import TensorDict
 
-from ..core.model import Inference
+from ..core.model import Inference, cached_property
 from ..dataset.entries import Unbatched, plan_entries
 from .order import (
     HAND_BYTES,
@@ -25,6 +27,7 @@ from .order import (
     FullOrder,
     Ints,
     Order,
+    Place,
     Shuffle,
     every,
     reads,
@@ -56,16 +59,56 @@ class Options:
     device: Any = None
 
 
+class BatchIterator(Iterator[TensorDict]):
+    """The batches of one epoch, or of one worker's part of it. Reading begins when the first one is asked for."""
+
+    def __init__(self, batches: Batches, place: Place) -> None:
+        self._batches = batches
+        self._place = place
+        self._source: Iterator[TensorDict] | None = None
+
+    def __next__(self) -> TensorDict:
+        if self._source is None:
+            self._source = self._batches.made_from(self._place)
+        batch = next(self._source)
+        self._place.position += 1
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs to go on behind the batch that was handed over last."""
+        return self._batches.state_of(self._place)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where a state was taken; nothing is read for what came before.
+
+        Raises
+        ------
+        ValueError
+            For a state of other samples, or of another order.
+        """
+        found = self._batches.load(state)
+        self.close()
+        self._place = self._batches.place = found
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        source, self._source = self._source, None
+        if isinstance(source, ReadAhead):
+            source.close()
+
+
 class Batches:
     """An iterable over the batches of a Dataset, as often as one likes; made by ``ds.td.batches``.
 
     Each ``iter()`` starts the next epoch, which with a shuffle has another order. Nothing is read before, except
-    `within`, `gaps`, and times that may not fit into int64 nanoseconds.
+    `within`, `gaps`, and times that may not fit into int64 nanoseconds. ``batches[i]`` is batch `i` of the next epoch.
 
     Attributes
     ----------
     epoch
         The epoch that the next ``iter()`` runs; :meth:`set_epoch` chooses it.
+    start
+        The batch that it begins with, 0 unless ``start=`` or :meth:`load_state_dict` chose another one.
     seed
         The order of an epoch depends on the seed, the epoch, the sizes of the Dataset, and with ``shuffle=True`` on its
         chunks and on `batch_size`; not on `prefetch`, nor on how dask computes.
@@ -76,7 +119,13 @@ class Batches:
         self._samples = samples
         self._blocks = blocks
         self.options = options
-        self.set_epoch(epoch)
+        self.epoch = epoch
+        self.start = 0
+        self.place: Place | None = None
+        self._last_order: tuple[tuple[int, int], Order] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last_order": None}  # which may be as long as the Dataset
 
     def __len__(self) -> int:
         """The number of batches of an epoch, the same on every rank."""
@@ -92,34 +141,115 @@ class Batches:
         return self.options.seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter()`` runs, as of torch's ``DistributedSampler``."""
-        self.epoch = whole_number(epoch, "epoch", 0)
+        """Choose the epoch that the next ``iter()`` runs, as of torch's ``DistributedSampler``.
 
-    def __iter__(self) -> Iterator[TensorDict]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        return self.run(epoch)
+        It begins with the first batch, unless it is the one that is resumed.
+        """
+        if whole_number(epoch, "epoch", 0) != self.epoch:
+            self.epoch, self.start, self.place = int(epoch), 0, None
 
-    def run(self, epoch: int, worker: int = 0, workers: int = 1) -> Iterator[TensorDict]:
-        """The batches of one epoch that belong to one of several workers.
+    def __iter__(self) -> BatchIterator:
+        place = Place(self.epoch, self.start)
+        self.epoch, self.start = self.epoch + 1, 0
+        return self.run(place)
+
+    def run(self, place: Place) -> BatchIterator:
+        """The batches that are still to come behind a place, which moves with them."""
+        self.place = place
+        return BatchIterator(self, place)
+
+    def __getitem__(self, number: int) -> TensorDict:
+        """Read one batch of the next epoch."""
+        count, given = len(self), operator.index(number)
+        if not -count <= given < count:
+            raise IndexError(f"batch {given} of {count}: expected {-count} to {count - 1}")
+        key = self.epoch, self.seed
+        if self._last_order is None or self._last_order[0] != key:
+            self._last_order = key, self.order(self.epoch)
+        (made,) = self._cut(self._reads(self._last_order[1], range(given % count, given % count + 1)), 1)
+        return made[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last ``iter()`` has come to, as numbers that ``torch.save`` or JSON can hold.
+
+        It is the same on each rank. Batches that were read ahead and not handed over count as still to come.
+        """
+        return self.state_of(self.place or Place(self.epoch, self.start))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next ``iter()`` go on from where a state was taken; nothing is read for what came before.
+
+        Parameters
+        ----------
+        state
+            What ``state_dict()`` gave. Its seed replaces that of these batches.
+
+        Raises
+        ------
+        ValueError
+            For a state of other samples, of another order, or of a worker of a ``DataLoader``.
+        """
+        place = self.load(state)
+        if place.workers > 1:
+            raise ValueError(
+                f"load_state_dict: the state is that of worker {place.worker} of {place.workers} of a DataLoader; load the state "
+                f"of the whole StatefulDataLoader into a StatefulDataLoader with num_workers={place.workers}"
+            )
+        self.epoch, self.start, self.place = place.epoch, place.position, None
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What the order depends on, besides seed and epoch."""
+        options, windows = self.options, self._samples.windows
+        crc = 0 if windows is None else crc32(windows.first.data, windows.width)
+        if options.shuffle is True:
+            crc = crc32(self._blocks.marks.data, crc + self._blocks.buffer)
+        names = ("batch_size", "shuffle", "drop_last", "world_size")
+        return {"samples": len(self._samples), **{name: getattr(options, name) for name in names}, "order": crc}
+
+    def state_of(self, place: Place) -> dict[str, Any]:
+        """The state at a place; see :meth:`state_dict`."""
+        return {**asdict(place), "seed": self.seed, **self._facts}
+
+    def load(self, state: Mapping[str, Any]) -> Place:
+        """Take the seed of a state, and return its place; see :meth:`load_state_dict`."""
+        names = [*Place.__dataclass_fields__, "seed"]
+        if missing := [name for name in [*names, *self._facts] if name not in state]:
+            raise ValueError(
+                f"load_state_dict: expected what state_dict() of batches gave, found no {missing} in {state!r:.300}"
+            )
+        for name, here in self._facts.items():
+            if state[name] != here:
+                found = f"{name}={state[name]!r}, and here it is {here!r}"
+                if name == "order":
+                    found = "other chunks, windows or buffer_size"
+                raise ValueError(
+                    f"load_state_dict: the state was taken from batches with {found}, so its position says nothing about these. "
+                    f"Make them from the same store with the same arguments, or choose where to begin: batches(..., epoch=, start=)"
+                )
+        epoch, position, worker, workers, seed = (whole_number(state[name], name, 0) for name in names)
+        self.options = replace(self.options, seed=seed)
+        return Place(epoch, position, worker, workers)
+
+    def made_from(self, place: Place) -> Iterator[TensorDict]:
+        """The batches that are still to come behind a place.
 
         With ``shuffle=True`` each worker has a run of them, so that it reads chunks of its own; else every
         `workers`-th, so that in turn they give the batches in order.
         """
-        numbers = range(worker, len(self), workers)
-        if self.options.shuffle is True:
-            numbers = range(len(self) * worker // workers, len(self) * (worker + 1) // workers)
+        numbers = place.numbers(len(self), runs=self.options.shuffle is True)
+
+        def read() -> Iterator[_Read]:
+            return self._reads(self.order(place.epoch), numbers)
+
         if not self.options.prefetch:
-            return chain.from_iterable(self._cut(self._reads(epoch, numbers), 1))
+            return chain.from_iterable(self._cut(read(), 1))
         together, depth = self._ahead
         if not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer):
             # a read is a batch, or a few: nothing is left to do in another thread
-            return ReadAhead(lambda: self._cut(self._reads(epoch, numbers), together), depth)
-
-        def cut_behind() -> Iterator[list[TensorDict]]:
-            return self._cut(ReadAhead(lambda: ([read] for read in self._reads(epoch, numbers)), 1), together)
-
+            return ReadAhead(lambda: self._cut(read(), together), depth)
         # the next rows are read while batches are made of the last ones
-        return ReadAhead(cut_behind, depth)
+        return ReadAhead(lambda: self._cut(ReadAhead(lambda: ([found] for found in read()), 1), together), depth)
 
     @property
     def _ahead(self) -> tuple[int, int]:
@@ -151,9 +281,8 @@ class Batches:
         together = RAW_BYTES if self._reader.is_straight else READ_BYTES
         return self.options.batch_size * max(1, together // max(1, self._batch_bytes))
 
-    def _reads(self, epoch: int, numbers: range) -> Iterator[_Read]:
+    def _reads(self, order: Order, numbers: range) -> Iterator[_Read]:
         """Read what the batches of these numbers need, each row once for all pieces that are read together."""
-        order = self.order(epoch)
         for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
@@ -215,10 +344,11 @@ def open_batches(
     shuffle: Shuffle = False,
     seed: int | None = None,
     epoch: int = 0,
+    start: int = 0,
     drop_last: bool = False,
     prefetch: int = 2,
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
     device: Any = None,
     buffer_size: int | None = None,
     **rows: Any,
@@ -226,10 +356,7 @@ def open_batches(
     """Make the batches of a Dataset; see ``Dataset.td.batches`` for the parameters, and :func:`open_rows` for `rows`."""
     if shuffle not in (False, True, "full"):
         raise ValueError(f"shuffle: expected False, True (by chunks) or 'full', got {shuffle!r}")
-    world_size = whole_number(world_size, "world_size", 1)
-    rank = whole_number(rank, "rank", 0)
-    if rank >= world_size:
-        raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
+    rank, world_size = _chosen_rank(rank, world_size)
     options = Options(
         batch_size=whole_number(batch_size, "batch_size", 1),
         shuffle=shuffle if shuffle == "full" else bool(shuffle),
@@ -245,7 +372,11 @@ def open_batches(
         raise ValueError(f"world_size={world_size}: there are only {len(samples)} samples, so a rank would have none")
     buffer = None if buffer_size is None else whole_number(buffer_size, "buffer_size", 1)
     blocks = plan_blocks(reader, samples, options.batch_size, shuffle=shuffle is not False, buffer=buffer)
-    return Batches(reader, samples, blocks, options, epoch)
+    batches = Batches(reader, samples, blocks, options, whole_number(epoch, "epoch", 0))
+    batches.start = whole_number(start, "start", 0)
+    if batches.start > len(batches):
+        raise ValueError(f"start: expected 0 to {len(batches)}, the number of batches of an epoch, got {start}")
+    return batches
 
 
 def open_rows(
@@ -279,6 +410,16 @@ def _sent(td: TensorDict, device: torch.device) -> TensorDict:
     if device.type == "cuda":
         td = td.pin_memory()
     return td.to(device, non_blocking=True)
+
+
+def _chosen_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if rank is None and world_size is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    world_size = 1 if world_size is None else whole_number(world_size, "world_size", 1)
+    rank = 0 if rank is None else whole_number(rank, "rank", 0)
+    if rank >= world_size:
+        raise ValueError(f"rank: expected 0 to {world_size - 1} of world_size={world_size}, got {rank}")
+    return rank, world_size
 
 
 def _chosen_seed(seed: int | None, *, shared: bool) -> int:

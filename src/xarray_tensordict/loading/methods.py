@@ -32,14 +32,15 @@ class LoadingMethods:
         shuffle: bool | Literal["full"] = False,
         seed: int | None = None,
         epoch: int = 0,
+        start: int = 0,
         drop_last: bool = False,
         window: Mapping[str, int] | None = None,
         stride: int = 1,
         within: str | None = None,
         gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         device: Any = None,
         buffer_size: int | None = None,
         batch_dims: BatchDims | None = None,
@@ -62,6 +63,8 @@ class LoadingMethods:
             must be given.
         epoch
             The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
+        start
+            The batch that the first epoch begins with, to go on where a loop was interrupted; those before are not read.
         drop_last
             Leave out a last batch that is not full.
         window
@@ -81,7 +84,8 @@ class LoadingMethods:
             How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
         rank, world_size
             Of several processes each gets the same number of batches, and no row of another. Up to ``world_size - 1``
-            rows are left out of an epoch; with a shuffle others in each.
+            rows are left out of an epoch; with a shuffle others in each. By default those of ``torch.distributed`` where it
+            is initialised; ``rank=0, world_size=1`` give all rows to one process.
         device
             Where batches are sent; to a GPU through pinned memory, without waiting.
         buffer_size
@@ -120,6 +124,7 @@ class LoadingMethods:
             shuffle=shuffle,
             seed=seed,
             epoch=epoch,
+            start=start,
             drop_last=drop_last,
             window=window,
             stride=stride,
@@ -153,7 +158,7 @@ class LoadingMethods:
             As in :meth:`batches`.
         **options
             Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``;
-            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
+            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
             ``buffer_size``.
 
         Returns

@@ -47,6 +47,55 @@ class Order(Protocol):
         """The numbers of the samples at the positions `first` to `last`, the last excluded."""
 
 
+@dataclass
+class Place:
+    """How far one worker has come in an epoch. With seed and sizes it says all that is needed to go on from there.
+
+    Attributes
+    ----------
+    epoch
+        The number of the epoch.
+    position
+        How many of its batches were handed over.
+    worker, workers
+        Which worker it is, of how many that hand over one batch each in turn.
+    """
+
+    epoch: int
+    position: int = 0
+    worker: int = 0
+    workers: int = 1
+
+    @classmethod
+    def behind(cls, start: int, epoch: int, worker: int = 0, workers: int = 1) -> Place:
+        """Where a worker goes on behind the first `start` batches of all. The one whose turn it is becomes the first.
+
+        Examples
+        --------
+        >>> [Place.behind(5, 0, worker, 2).numbers(8, runs=False) for worker in range(2)]
+        [range(5, 9, 2), range(6, 8, 2)]
+        """
+        worker = (worker + start) % workers
+        return cls(epoch, -((worker - start) // workers), worker, workers)
+
+    def numbers(self, count: int, *, runs: bool) -> range:
+        """The batches that are still to come, of `count` in an epoch.
+
+        With `runs` each worker has consecutive ones, else every `workers`-th. Those who have one more come first, so that the
+        turns are the same for both.
+
+        Examples
+        --------
+        >>> [Place(0, 1, worker, 2).numbers(7, runs=True) for worker in range(2)]
+        [range(1, 4), range(5, 7)]
+        """
+        if not runs:
+            return range(self.worker, count, self.workers)[self.position :]
+        each, longer = divmod(count, self.workers)
+        first = self.worker * each + min(self.worker, longer)
+        return range(first, first + each + (self.worker < longer))[self.position :]
+
+
 def share(count: int, rank: int, world_size: int) -> tuple[int, int]:
     """The positions of a rank: equally many for each, so that up to ``world_size - 1`` at the end belong to none."""
     each = count // world_size
@@ -111,13 +160,14 @@ class BlockOrder:
 
     def _buffer(self, number: int) -> Ints:
         """The samples of one buffer; the last one asked for is kept."""
-        if self._held is None or self._held[0] != number:
+        held = self._held  # read once: other threads may ask, too
+        if held is None or held[0] != number:
             blocks = slice(*[*self._first_blocks, len(self._starts)][number : number + 2])
             samples = ranges(self._starts[blocks], self._stops[blocks])
             if self._entropy is not None:
                 samples = np.random.default_rng([*self._entropy, number]).permutation(samples)
-            self._held = number, samples
-        return self._held[1]
+            held = self._held = number, samples
+        return held[1]
 
 
 @dataclass(frozen=True)

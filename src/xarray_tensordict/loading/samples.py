@@ -197,7 +197,7 @@ def samples_of(
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
-            raise ValueError(f"stride=, within= and gaps= say where windows start: give their length, {example}")
+            raise ValueError(f"stride=, within= and gaps= are for windows: pass their length, {example}")
         return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0])
     dim, width = _checked_window(window, dims)
     stride = whole_number(stride, "stride", 1)

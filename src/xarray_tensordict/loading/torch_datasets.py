@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from multiprocessing import current_process, parent_process
@@ -22,7 +22,8 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..core.messages import there_are
 from ..core.model import Inference
-from .batches import Batches, open_batches, open_rows, read_samples
+from .batches import Batches, BatchIterator, open_batches, open_rows, read_samples
+from .order import Place
 from .reader import RowReader
 from .samples import Samples
 
@@ -80,7 +81,8 @@ class BatchesDataset(IterableDataset[TensorDict]):
     """An iterable dataset: the batches of ``ds.td.batches``, shared out over the workers of a DataLoader.
 
     Made by ``ds.td.to_torch_dataset(batch_size)``. Each iteration runs the next epoch, with workers and without, also
-    where several DataLoaders iterate over one dataset at the same time.
+    where several DataLoaders iterate over one dataset at the same time. The dataset and its iterators have ``state_dict``
+    and ``load_state_dict``, which torchdata's ``StatefulDataLoader`` calls.
     """
 
     collate: ClassVar[Callable[[Any], Any]] = staticmethod(collate)
@@ -88,19 +90,70 @@ class BatchesDataset(IterableDataset[TensorDict]):
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
         self._epochs = Epochs(batches.epoch)
+        self._resumed: Place | None = None
+        self._alone = False
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs, in workers that are running already, too."""
+        """Choose the epoch that the next iteration runs, in workers that are running already, too.
+
+        It begins with the first batch, unless it is the one that is resumed.
+        """
+        if epoch == self.batches.epoch and self.batches.start and not self._epochs.begun():
+            return
         self.batches.set_epoch(epoch)
+        self.batches.start, self.batches.place = 0, None
         self._epochs.choose(self.batches.epoch)
 
-    def __iter__(self) -> Iterator[TensorDict]:
+    def __iter__(self) -> BatchIterator:
         info = get_worker_info()
-        epoch = self._epochs.begin(info)
-        return self.batches.run(epoch) if info is None else self.batches.run(epoch, info.id, info.num_workers)
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        resumed, self._resumed = self._resumed, None
+        epoch = self._epochs.begin(info, None if resumed is None else resumed.epoch)
+        if resumed is None:
+            start, self.batches.start = self.batches.start if epoch == self.batches.epoch else 0, 0
+            resumed = Place.behind(start, epoch, worker, workers)
+            same = workers == 1 or not (start and self._alone and self.batches.options.shuffle is True)
+        else:
+            same = resumed.workers == workers
+        if not same:
+            raise ValueError(
+                f"load_state_dict: the state was taken with num_workers={0 if self._alone else resumed.workers}, and is resumed with "
+                f"num_workers={workers}; workers share out the batches, so resume with as many"
+            )
+        return self.batches.run(resumed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration has come to; see :meth:`Batches.state_dict`.
+
+        Raises
+        ------
+        RuntimeError
+            Where it ran in the workers of a ``DataLoader``, which alone know it.
+        """
+        if get_worker_info() is None and self._epochs.begun(workers=True):
+            raise RuntimeError(
+                "state_dict: the worker processes of the DataLoader know how far they are. Use the state_dict() of torchdata's "
+                "StatefulDataLoader, or count the batches, and resume with to_torch_dataset(..., epoch=, start=)"
+            )
+        return self.batches.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on from where a state was taken; see :meth:`Batches.load_state_dict`."""
+        if get_worker_info() is None:
+            self.batches.load_state_dict(state)
+            self._alone = True
+            self._epochs.choose(self.batches.epoch)
+            return
+        seed = self.batches.seed
+        self._resumed = self.batches.load(state)
+        if self.batches.options.shuffle and seed != self.batches.seed:
+            raise ValueError(
+                f"load_state_dict: the state was taken with seed={self.batches.seed}, and here it is {seed}. A worker cannot change "
+                f"that of later epochs: make the dataset with seed={self.batches.seed}"
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.batches!r})"
@@ -145,9 +198,11 @@ class Begun(NamedTuple):
     workers
         How many workers there are.
     first
-        The number of the process that is the first worker; of a choice, the epoch.
+        The number of the process that is the first worker.
     again
         How often the process had begun before: workers that stay keep their seed.
+    epoch
+        The epoch that is chosen, or resumed; -1 for the next one.
     """
 
     main: int
@@ -156,33 +211,47 @@ class Begun(NamedTuple):
     workers: int
     first: int
     again: int
+    epoch: int = -1
 
 
-def count_before(lines: Sequence[Begun], own: Begun) -> int:
-    """How many iterations began before the one that `own` belongs to, since the epoch was chosen.
+def epoch_of(lines: Sequence[Begun], own: Begun, first: int) -> int:
+    """The epoch of the iteration that `own` belongs to: the one behind that of the iteration which began before it.
 
     The order is that of the first line of each, and what is not there yet comes last. Where torch is seeded alike for two
     iterations their processes differ; those of one follow each other, or nearly so if several threads start processes.
 
+    Parameters
+    ----------
+    lines
+        What began.
+    own
+        The line of a process that begins.
+    first
+        The epoch of the first iteration behind a choice.
+
     Examples
     --------
-    >>> first, second = (Begun(1, 0, seed, 2, 1, 0) for seed in (70, 80))
-    >>> [count_before([first, second, second, first], own) for own in (first, second)]
-    [0, 1]
+    >>> one, two = (Begun(1, 0, seed, 2, 1, 0) for seed in (70, 80))
+    >>> [epoch_of([one, two, two, one], own, 5) for own in (one, two)]
+    [5, 6]
+    >>> resumed = Begun(1, 0, 60, 2, 1, 0, epoch=3)
+    >>> [epoch_of([resumed, one], own, 0) for own in (resumed, one)]
+    [3, 4]
     """
-    count = 0
+    following = first
     begun: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for line in lines:
         if line.seed == _CHOSEN or (line.main, line.choice) != (own.main, own.choice):
             continue
         alike = begun.setdefault((line.seed, line.workers, line.again), [])
-        number = next((number for first, number in alike if abs(line.first - first) < line.workers), count)
+        epoch = next((epoch for process, epoch in alike if abs(line.first - process) < line.workers), None)
+        if epoch is None:
+            epoch = following if line.epoch < 0 else line.epoch
+            following = epoch + 1
+            alike.append((line.first, epoch))
         if line == own:
-            return number
-        if number == count:
-            alike.append((line.first, count))
-            count += 1
-    return count
+            return epoch
+    return following
 
 
 class Epochs:
@@ -211,15 +280,22 @@ class Epochs:
     def choose(self, epoch: int) -> None:
         """Let the next iteration run `epoch`, also in workers that are running already."""
         self._epoch, self._choice = epoch, self._choice + 1
-        self._note(Begun(os.getpid(), self._choice, _CHOSEN, 0, epoch, 0))
+        self._note(Begun(os.getpid(), self._choice, _CHOSEN, 0, 0, 0, epoch))
 
-    def begin(self, worker: Any) -> int:
+    def begun(self, *, workers: bool = False) -> bool:
+        """Whether an iteration of this process began since the epoch was chosen, or with `workers` one of its workers."""
+        own, none = (os.getpid(), self._choice), {_CHOSEN, _NO_WORKERS} if workers else {_CHOSEN}
+        return any((line.main, line.choice) == own and line.seed not in none for line in self._lines())
+
+    def begin(self, worker: Any, epoch: int | None = None) -> int:
         """Begin an iteration, or the part of one that belongs to a worker.
 
         Parameters
         ----------
         worker
             What torch's ``get_worker_info()`` gives: None where the dataset is iterated without workers.
+        epoch
+            The epoch that is resumed; None for the next one.
 
         Returns
         -------
@@ -229,19 +305,20 @@ class Epochs:
         process = os.getpid()
         self._again = self._again + 1 if process == self._process else 0
         self._process = process
+        resumed = -1 if epoch is None else epoch
         if worker is None:
-            own = Begun(process, self._choice, _NO_WORKERS, 1, 0, self._again)
-            return self._epoch + count_before(self._note(own), own)
+            own = Begun(process, self._choice, _NO_WORKERS, 1, 0, self._again, resumed)
+            return epoch_of(self._note(own), own, self._epoch)
         parent = parent_process()
         main = process if parent is None else int(parent.pid or 0)
-        choice, epoch = self._choice, self._epoch
+        choice, first_epoch = self._choice, self._epoch
         if self._again:  # started before an epoch may have been chosen
-            chosen = [(line.choice, line.first) for line in self._lines() if (line.main, line.seed) == (main, _CHOSEN)]
-            choice, epoch = max(chosen, default=(choice, epoch))
+            chosen = [(line.choice, line.epoch) for line in self._lines() if (line.main, line.seed) == (main, _CHOSEN)]
+            choice, first_epoch = max(chosen, default=(choice, first_epoch))
         number = re.search(r"\d+$", current_process().name)
         first = 0 if number is None else int(number[0]) - worker.id
-        own = Begun(main, choice, worker.seed - worker.id, worker.num_workers, first, self._again)
-        return epoch + count_before(self._note(own), own)
+        own = Begun(main, choice, worker.seed - worker.id, worker.num_workers, first, self._again, resumed)
+        return epoch_of(self._note(own), own, first_epoch)
 
     def _note(self, line: Begun) -> list[Begun]:
         with open(self._path, "ab", buffering=0) as file:
@@ -256,7 +333,7 @@ class Epochs:
         if get_spawning_popen() is not None:
             return self.__dict__  # a process that is being started goes on with the file
         own = Begun(os.getpid(), self._choice, _NO_WORKERS, 1, 0, self._again + 1)
-        epoch = self._epoch + count_before(self._lines(), own)
+        epoch = epoch_of(self._lines(), own, self._epoch)
         return {"_epoch": epoch, "_choice": 0, "_process": -1, "_again": -1}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

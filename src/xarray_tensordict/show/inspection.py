@@ -12,6 +12,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.messages import printable
+from ..dataset.entries import Entry
 from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
@@ -128,8 +129,8 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
 def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry]:
     for name, member in group.members.items():
         key = (*prefix, name)
-        if isinstance(member, Group):
-            yield from _entries(member, key)
+        if not isinstance(member, Entry):
+            yield from _entries(member.file, key)
         else:
             kind = {"rows": "NonTensorStack", "value": "NonTensorData"}.get(member.form, "")
             yield TensorEntry(key, kind or str(tensor_dtype(member)).removeprefix("torch."), tuple(member.shape))

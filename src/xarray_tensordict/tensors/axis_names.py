@@ -6,7 +6,7 @@ The caller's ``dims=`` come first, then the names of the tensordict, the dims of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -67,9 +67,8 @@ class Namer:
         self.warnings: list[str] = []
         self._read({} if dims is None else dims)
         self.batches: dict[Key, Dims] = {}
-        claimed = self._claimed()
         for key in nodes:
-            self.batches[key] = self._batch(key, claimed)
+            self.batches[key] = self._batch(key)
 
     def _read(self, argument: DimsArgument) -> None:
         """Sort the caller's dims into names and references to variables of the template."""
@@ -77,18 +76,16 @@ class Namer:
         for leaf in self.leaves:
             pattern, _ = find_pattern(argument, leaf.key)
             value = self._alike(leaf) if pattern is None else argument[pattern]
-            if value is None:
-                continue
-            if not isinstance(value, str):
-                self.given[leaf.key] = tuple(value)
-            elif value in self.template:
+            if isinstance(value, str) and value in self.template:
                 self.references[leaf.key], self.referred[leaf.key] = self.template[value], value
-            else:
+            elif isinstance(value, str):
                 there = f"is not among {sorted(self.template)}" if self.template else "needs template="
                 raise ValueError(
                     f"dims: expected a variable of the template for {leaf.name!r}, found {value!r}, which "
                     f"{there}; write a tuple, ({value!r},), to name a dim"
                 )
+            elif value is not None:
+                self.given[leaf.key] = tuple(value)
 
     def _alike(self, leaf: Leaf) -> str | None:
         """The variable whose dims a new entry gets: it has exactly its shape, as others of that shape have the same dims."""
@@ -106,14 +103,7 @@ class Namer:
             Whether a name may have another size in another branch of the tree, as in a DataTree.
         """
         for leaf in self.leaves:
-            names = self._axes(leaf, self.batches[leaf.key[:-1]])
-            reference = self.references.get(leaf.key)
-            # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
-            repeated = reference is not None and len(set(reference.dims)) < len(reference.dims)
-            if repeated and None not in names and leaf.key not in self.given:
-                leaf.dims = tuple(str(name) for name in names)
-            else:
-                leaf.dims = self._unrepeated(names, leaf)
+            leaf.dims = self._axes(leaf, self.batches[leaf.key[:-1]])
         sizes: dict[Key, dict[str, int]] = {(): {}}
         scalars: dict[Key, set[str]] = {(): set()}
         for keys in [[key] for key in self.nodes] if local else [list(self.nodes)]:
@@ -123,35 +113,25 @@ class Namer:
 
     # -- the batch -----------------------------------------------------------------------------------------------------
 
-    def _batch(self, key: Key, claimed: Mapping[tuple[Key, int], str]) -> Dims:
+    def _batch(self, key: Key) -> Dims:
         node = self.nodes[key]
+        below = [leaf for leaf in self.leaves if leaf.key[: len(key)] == key]
         # the parent's name wins on the axes that are shared
         names = list(self.batches[key[:-1]]) if key else []
         for axis in range(len(names), len(node.sizes)):
-            own = claimed.get((key, axis)) or node.dims[axis]
-            names.append(free_name(own or self._batch_from_template(key, axis) or f"batch_{axis}", names))
+            held = [leaf for leaf in below if leaf.batch_axes > axis]
+            # what a full tuple of the caller calls a batch axis holds for the whole tensordict
+            claimed = next((name for leaf in held if (name := self._full_names(leaf)[axis])), None)
+            own = claimed or node.dims[axis] or self._batch_from_template(held, axis) or f"batch_{axis}"
+            names.append(free_name(own, names))
         return tuple(names)
 
-    def _claimed(self) -> dict[tuple[Key, int], str]:
-        """What full tuples of the caller call the batch axes: such a name holds for the whole tensordict."""
-        claimed: dict[tuple[Key, int], tuple[str, str]] = {}
-        for leaf in self.leaves:
-            given = self.given.get(leaf.key)
-            if given is None or not self._is_full(leaf, given):
-                continue
-            names = given_dims({leaf.name: given}, leaf.key, (None,) * len(leaf.shape), leaf.shape, batch=())
-            for axis, name in enumerate(names[: leaf.batch_axes]):
-                if name is None:
-                    continue
-                # the topmost tensordict that has the axis
-                owner = next(leaf.key[:n] for n in range(len(leaf.key)) if len(self.nodes[leaf.key[:n]].sizes) > axis)
-                first, by = claimed.setdefault((owner, axis), (name, leaf.name))
-                if first != name:
-                    raise ValueError(
-                        f"dims: {leaf.name!r} calls batch axis {axis} {name!r} and {by!r} calls it {first!r}; give the "
-                        "batch axes one name, or only name the axes behind them"
-                    )
-        return {place: name for place, (name, _) in claimed.items()}
+    def _full_names(self, leaf: Leaf) -> tuple[str | None, ...]:
+        """What the caller calls the axes of an entry, where all are meant and not only those behind the batch."""
+        given, unknown = self.given.get(leaf.key), (None,) * len(leaf.shape)
+        if given is None or not self._is_full(leaf, given):
+            return unknown
+        return given_dims({leaf.name: given}, leaf.key, unknown, leaf.shape, batch=())
 
     def _is_full(self, leaf: Leaf, given: Sequence[str | EllipsisType]) -> bool:
         """Whether the caller names all axes of an entry, and not only those behind the batch: the length says so.
@@ -162,60 +142,64 @@ class Namer:
             return len(given) == len(leaf.shape)
         return given[0] == (self.nodes[leaf.key[:-1]].dims[0] or "batch_0")
 
-    def _batch_from_template(self, key: Key, axis: int) -> str | None:
-        """The name of a batch axis without one, from the first entry below that the template has as it is.
+    def _batch_from_template(self, held: Sequence[Leaf], axis: int) -> str | None:
+        """The name of a batch axis without one, from the first of the entries with it that the template has as it is.
 
         Where an entry has fewer axes than in the template, the batch was reshaped: then only axes of the same size count.
         """
-        below = [
-            (leaf.shape, self.references[leaf.key])
-            for leaf in self.leaves
-            if leaf.key in self.references and leaf.batch_axes > axis and leaf.key[: len(key)] == key
-        ]
-        reshaped = any(len(shape) < len(reference.dims) for shape, reference in below)
-        for shape, reference in below:
+        known = [(leaf.shape, self.references[leaf.key]) for leaf in held if leaf.key in self.references]
+        reshaped = any(len(shape) < len(reference.dims) for shape, reference in known)
+        for shape, reference in known:
             if len(reference.dims) == len(shape) and not (reshaped and reference.shape[axis] != shape[axis]):
                 return str(reference.dims[axis])
         return None
 
     # -- all axes of a leaf --------------------------------------------------------------------------------------------
 
-    def _axes(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
+    def _axes(self, leaf: Leaf, batch: Dims) -> Dims:
         lead = batch[: leaf.batch_axes]
-        recorded = (*lead, *self._features_from_template(leaf, lead))
+        names: tuple[str | None, ...] = (*lead, *self._features_from_template(leaf, lead))
         given = self.given.get(leaf.key)
-        if given is None:
-            return recorded
-        behind = len(leaf.shape) - len(lead)
-        most = len(leaf.shape) if self._is_full(leaf, given) else behind
-        if len(given) != most if ... not in given else len(given) - 1 > most:
-            raise ValueError(
-                f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
-                f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
-                f"found {len(given)}: {given!r}"
-            )
-        # a batch axis has one name in the whole tensordict, which what was given for all axes has decided
-        return (*lead, *given_dims({leaf.name: given}, leaf.key, recorded, leaf.shape, batch=lead)[len(lead) :])
+        if given is not None:
+            behind = len(leaf.shape) - len(lead)
+            most = len(leaf.shape) if self._is_full(leaf, given) else behind
+            if len(given) != most if ... not in given else len(given) - 1 > most:
+                raise ValueError(
+                    f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
+                    f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
+                    f"found {len(given)}: {given!r}"
+                )
+            for axis, (name, one) in enumerate(zip(self._full_names(leaf), lead, strict=False)):
+                if name is not None and name != one:
+                    raise ValueError(
+                        f"dims: {leaf.name!r} calls batch axis {axis} {name!r}, and it is called {one!r}; give the "
+                        f"batch axes one name, or only name the axes behind them"
+                    )
+            names = (*lead, *given_dims({leaf.name: given}, leaf.key, names, leaf.shape, batch=lead)[len(lead) :])
+        elif leaf.key in self.references and None not in names and len({*self.references[leaf.key].dims}) < len(names):
+            # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
+            return tuple(str(name) for name in names)
+        return self._unrepeated(names, leaf)
 
     def _features_from_template(self, leaf: Leaf, batch: Dims) -> tuple[str | None, ...]:
         behind = len(leaf.shape) - len(batch)
-        unknown: tuple[str | None, ...] = (None,) * behind
         reference = self.references.get(leaf.key)
         if reference is None:
-            return unknown
-        pairs = [(str(dim), size) for dim, size in zip(reference.dims, reference.shape, strict=True)]
-        pairs = [(dim, size) for dim, size in pairs if dim not in batch]
-        if len(pairs) == behind:
-            return tuple(dim for dim, _ in pairs)
+            return (None,) * behind
+        pairs = zip(reference.dims, reference.shape, strict=True)
+        found = [(str(dim), size) for dim, size in pairs if dim not in batch]
+        if len(found) == behind:
+            return tuple(dim for dim, _ in found)
         # the batch was reshaped, or has names the template does not know: the last axes, where the sizes say so too
-        last = pairs[len(pairs) - behind :] if behind < len(pairs) else []
-        fits = bool(last) and tuple(size for _, size in last) == leaf.shape[len(batch) :]
-        if leaf.key in self.referred and not fits:
+        last = found[len(found) - behind :] if behind < len(found) else []
+        if last and tuple(size for _, size in last) == leaf.shape[len(batch) :]:
+            return tuple(dim for dim, _ in last)
+        if leaf.key in self.referred:
             raise ValueError(
                 f"dims: {leaf.name!r} has {behind} axes behind the batch (shape {list(leaf.shape)}), and "
-                f"{self.referred[leaf.key]!r} has dims {[dim for dim, _ in pairs]} there; give the names as a tuple"
+                f"{self.referred[leaf.key]!r} has dims {[dim for dim, _ in found]} there; give the names as a tuple"
             )
-        return tuple(dim for dim, _ in last) if fits else unknown
+        return (None,) * behind
 
     def _unrepeated(self, names: Sequence[str | None], leaf: Leaf) -> Dims:
         """Fill in ``dim_<size>``, and tell apart axes of one array that have the same name."""
@@ -248,22 +232,19 @@ class Namer:
             leaf.dims = tuple(free_name(dim, scalars) for dim in leaf.dims)
         for key in keys:
             self.batches[key] = tuple(free_name(dim, scalars) for dim in self.batches[key])
-            _add_sizes(sizes, zip(self.batches[key], self.nodes[key].sizes, strict=True))
+        named = [pair for key in keys for pair in zip(self.batches[key], self.nodes[key].sizes, strict=True)]
         # of several sizes for one name the template's keeps the name, so that its coordinates fit
         known = {(str(dim), size) for v in self.template.values() for dim, size in zip(v.dims, v.shape, strict=True)}
         pairs = [pair for leaf in leaves for pair in zip(leaf.dims, leaf.shape, strict=True)]
-        _add_sizes(sizes, (pair for pair in pairs if pair in known))
+        for dim, size in (*named, *(pair for pair in pairs if pair in known)):
+            sizes.setdefault(dim, size)
         shapes = {leaf.key: leaf.shape for leaf in leaves}
         settled, warnings = settle_sizes({leaf.key: leaf.dims for leaf in leaves}, shapes, sizes)
         self.warnings += warnings
         for leaf in leaves:
             leaf.dims = settled[leaf.key]
-            _add_sizes(sizes, zip(leaf.dims, leaf.shape, strict=True))
+            for dim, size in zip(leaf.dims, leaf.shape, strict=True):
+                sizes.setdefault(dim, size)
         for key in keys:
-            named = zip(self.batches[key], self.nodes[key].sizes, strict=True)
-            self.batches[key] = tuple(dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in named)
-
-
-def _add_sizes(sizes: dict[str, int], named: Iterable[tuple[str, int]]) -> None:
-    for dim, size in named:
-        sizes.setdefault(dim, size)
+            own = zip(self.batches[key], self.nodes[key].sizes, strict=True)
+            self.batches[key] = tuple(dim if sizes[dim] == size else f"{dim}_{size}" for dim, size in own)

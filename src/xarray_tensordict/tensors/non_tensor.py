@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from math import prod
 from typing import Any, TypeAlias
@@ -12,6 +12,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack
 
 from .._compat.tensordict import IS_0_14
+from ..core.values import is_number, objects, python_objects
 from ..quiet import without_collection
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -75,44 +76,27 @@ def rows_from_numpy(
             f"the rows of an array of shape {values.shape} with {ndim} batch axes have batch size "
             f"{list(values.shape[:ndim])}, not {list(size)}"
         )
-    if 0 in size:
-        # a tensordict of 0.14 cannot hold a stack without rows
-        return NonTensorData(data="", batch_size=size) if IS_0_14 else _empty_stack(tuple(size))
-    rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
+    if 0 in size and IS_0_14:  # which cannot hold a stack without rows
+        return NonTensorData(data="", batch_size=size)
+    stack: NonTensorStack
     with without_collection():
-        return _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
+        if 0 in size:  # ``NonTensorStack()`` alone has only one dim
+            shape = tuple(max(length, 1) for length in size)
+            stack = _stack_rows([None] * prod(shape), shape)[tuple(slice(length) for length in size)]
+        else:
+            rows = _python_rows(values.reshape((size.numel(), *values.shape[ndim:])))
+            stack = _stack_rows(rows, tuple(size), tuple(names or (None,) * ndim))
+    return stack
 
 
-def _python_rows(array: np.ndarray[Any, Any]) -> list[Any]:
+def _python_rows(array: Array) -> list[Any]:
     """One Python object for each step along the first axis."""
-    kind = array.dtype.kind
-    if kind == "O":
-        array = _python_objects(array)
-    elif kind in "mM":
-        # tolist() would give bare ints for nanoseconds
-        objects = np.empty(array.shape, object)
-        for index in np.ndindex(array.shape):
-            objects[index] = array[index]
-        array = objects
-    rows: list[Any] = array.tolist()
+    # tolist() would give bare ints for nanoseconds
+    rows: list[Any] = python_objects(objects(array.flat, array.shape) if array.dtype.kind in "mM" else array)
     return rows
 
 
-def _python_objects(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Numpy's own strings and numbers replaced by Python's; everything else is kept as it is."""
-    flat = array.ravel()
-    if not any(isinstance(item, _NUMPY_SCALARS) for item in flat):
-        return array
-    result = np.empty(flat.shape, object)
-    for position, item in enumerate(flat):
-        result[position] = item.item() if isinstance(item, _NUMPY_SCALARS) else item
-    return result.reshape(array.shape)
-
-
-_NUMPY_SCALARS = (np.str_, np.bytes_, np.bool_, np.number)
-
-
-def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None, ...] = ()) -> NonTensorStack:
+def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None, ...] = ()) -> Any:
     name, rest = (names[0], names[1:]) if names else (None, ())
     if len(size) > 1:
         step = len(rows) // size[0]
@@ -120,17 +104,6 @@ def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None,
         return NonTensorStack(*parts, stack_dim_name=name)
     wrapped = (row if type(row) in _PLAIN_TYPES else NonTensorData(data=row) for row in rows)
     return NonTensorStack(*wrapped, stack_dim_name=name)
-
-
-def _empty_stack(size: tuple[int, ...]) -> NonTensorStack:
-    """A stack without rows that still has its whole batch size: ``NonTensorStack()`` alone is always ``[0]``."""
-    if size[0]:
-        return NonTensorStack(*(_empty_stack(size[1:]) for _ in range(size[0])))
-    if len(size) == 1:
-        return NonTensorStack()
-    row = _empty_stack(size[1:]) if 0 in size[1:] else _stack_rows([None] * int(np.prod(size[1:])), size[1:])
-    empty: NonTensorStack = NonTensorStack(row)[:0]
-    return empty
 
 
 # --- tensordict -> numpy ----------------------------------------------------------------------------------------------
@@ -146,63 +119,9 @@ def one_value(value: Any) -> Array:
     >>> one_value([1, "a"])
     array(list([1, 'a']), dtype=object)
     """
-    if isinstance(value, (bool, int, float, complex, str, bytes)) or _is_number(value):
+    if isinstance(value, (bool, int, float, complex, str, bytes)) or is_number(value):
         plain = np.asarray(value)
         # numpy drops zeros at the end of strings, and cannot hold large ints
         if plain.dtype.kind != "O" and (plain.dtype.kind not in "SU" or plain.item() == value):
             return plain
     return objects([value], ())
-
-
-def rows(values: list[Any], shape: tuple[int, ...]) -> Array:
-    """Hold one value for each row: numbers of one type as numbers, everything else as objects.
-
-    Examples
-    --------
-    >>> rows(["a", "bc"], (2,))
-    array(['a', 'bc'], dtype=object)
-    >>> rows([1, 2], (2,)), rows([1, 2.5], (2,))
-    (array([1, 2]), array([1, 2.5], dtype=object))
-    """
-    types = {type(value) for value in values}
-    if len(types) == 1 and (types <= {bool, int, float, complex} or _is_number(values[0])):
-        numbers = np.array(values)
-        if numbers.dtype.kind in "biufc" and (int not in types or numbers.dtype.kind in "iu"):
-            return numbers.reshape(shape)
-    return objects(values, shape)
-
-
-def objects(values: Iterable[Any], shape: tuple[int, ...]) -> Array:
-    """Make an object array of exactly these elements, also where they are lists or arrays themselves."""
-    result = np.empty(prod(shape), object)
-    for position, value in enumerate(values):
-        result[position] = value
-    return result.reshape(shape)
-
-
-def flatten(nested: Any, depth: int) -> list[Any]:
-    """The elements of lists that are nested `depth` deep."""
-    flat = list(nested)
-    for _ in range(depth - 1):
-        flat = [item for part in flat for item in part]
-    return flat
-
-
-def nested_shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of nested lists if they are rectangular; ``()`` for what is no list, None for ragged ones.
-
-    Examples
-    --------
-    >>> nested_shape([["a", "b"], ["c", "d"]]), nested_shape([["a"], "b"])
-    ((2, 2), None)
-    """
-    if not isinstance(value, list):
-        return ()
-    shapes = {nested_shape(item) for item in value}
-    if len(shapes) > 1 or None in shapes:
-        return None
-    return (len(value), *(shapes.pop() or ())) if shapes else (len(value),)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, np.generic) and value.dtype.kind in "biufc"

@@ -29,7 +29,7 @@ from ..formats.raw.files import THREADS, Kept, at_once
 from ..warnings import LeftOutWarning, warn
 from .non_tensor import python_value, rows_from_numpy
 from .selection import Selection
-from .values import broadcast, broadcast_rows, from_codes, is_plain, tensor_from_numpy, to_codes, torch_dtype
+from .values import broadcast, from_codes, is_plain, tensor_from_numpy, to_codes, torch_dtype
 
 WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
@@ -268,13 +268,13 @@ def _picked(
 ) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
     """What an index picks of the values that were read for it, broadcast to the batch, and its sizes along the batch."""
     if selection is None:
-        return broadcast_rows(array, entry.missing_axes, entry.sizes), entry.sizes
+        return broadcast(array, entry.missing_axes, entry.sizes), entry.sizes
     consumed, picked = len(selection.sizes), selection.result(entry.sizes)
     if _points_are_read(entry, selection):
         array = array.reshape((*selection.picked, *array.shape[1:]))
         later = [axis - consumed + len(selection.picked) for axis in entry.missing_axes if axis >= consumed]
-        return broadcast_rows(array, later, picked), picked
-    array = broadcast_rows(array, entry.missing_axes, (*selection.block, *entry.sizes[consumed:]))
+        return broadcast(array, later, picked), picked
+    array = broadcast(array, entry.missing_axes, (*selection.block, *entry.sizes[consumed:]))
     if any(part != slice(None) if isinstance(part, slice) else True for part in selection.local):
         # in one thread: for the rows of a batch torch starts all of its own, which have to wait for each other
         # (measured on busy cores: 64 rows of 12 kB 16 ms, with numpy 0.1 ms)
@@ -305,16 +305,13 @@ def make_leaf(
         For objects that are no rows: dates of another calendar.
     """
     sizes = entry.batch.sizes
-    if entry.form == "value":
-        return NonTensorData(python_value(np.asarray(values)), batch_size=sizes)
-    if entry.form == "rows":
-        array = broadcast_rows(np.asarray(values), entry.missing_axes, sizes)
-        return rows_from_numpy(array, ndim=len(sizes), batch_size=sizes, names=td_names(entry.batch))
+    if entry.form != "tensor":
+        return finish(entry, np.asarray(values), None, sizes, td_names(entry.batch))
     if isinstance(values, np.ndarray):
         values = tensor_from_numpy(values, name=entry.name, copy=copy, torch_dtype=widened_dtype(entry))
     if entry.entry_class == "unbatched":
         return values.expand(*sizes, *values.shape) if unbatched == "expand" else UnbatchedTensor(values)
-    return broadcast(values, entry.missing_axes, [sizes[axis] for axis in entry.missing_axes])
+    return broadcast(values, entry.missing_axes, sizes)
 
 
 # --- whole Datasets --------------------------------------------------------------------------------------------------

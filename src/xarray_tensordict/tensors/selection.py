@@ -177,14 +177,11 @@ def _item(item: Any) -> Any:
         return slice(
             *(None if bound is None else operator.index(bound) for bound in (item.start, item.stop, item.step))
         )
-    if isinstance(item, np.bool_):
-        raise IndexError(f"a NumPy bool is not a valid index: {item!r}; use bool(...) or a mask")
-    if isinstance(item, (list, range)):
-        item = torch.as_tensor(item) if len(item) else torch.zeros(0, dtype=torch.long)
-    elif isinstance(item, np.ndarray):
-        item = torch.from_numpy(
-            np.ascontiguousarray(item, dtype=None if item.dtype == bool else _integers(item)).reshape(item.shape)
-        )
+    if isinstance(item, (list, range, np.ndarray)):
+        array = np.asarray(item)
+        if array.size and array.dtype.kind not in "biu":
+            raise IndexError(f"arrays used as indices must hold ints or bools, found {array.dtype}")
+        item = torch.from_numpy(np.array(array, None if array.dtype == bool else np.int64))
     if isinstance(item, torch.Tensor):
         return _tensor_item(item)
     try:
@@ -193,12 +190,6 @@ def _item(item: Any) -> Any:
         raise IndexError(
             f"expected ints, slices, None, Ellipsis, lists, arrays or tensors of ints or bools as index, found {item!r}"
         ) from None
-
-
-def _integers(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
-    if array.size and array.dtype.kind not in "iu":
-        raise IndexError(f"arrays used as indices must hold ints or bools, found {array.dtype}")
-    return np.dtype(np.int64)
 
 
 def _tensor_item(item: torch.Tensor) -> Any:

@@ -13,13 +13,15 @@ import numpy as np
 import torch
 import xarray as xr
 
-from ..core.model import Key, cached_property
+from .._compat.xarray import dataset_of
+from ..core.model import Key
 from ..core.naming import Dims
+from ..core.values import flatten, nested_shape, objects
 from ..dataset.describe import key_of
-from ..dataset.entries import with_numpy_dtype
+from ..dataset.entries import why_not, with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
-from .non_tensor import Array, flatten, nested_shape, objects
-from .values import numpy_from_tensor, tensor_from_numpy, torch_dtype
+from .non_tensor import Array
+from .values import numpy_from_tensor, tensor_from_numpy
 from .walking import Leaf, NonTensor
 
 
@@ -31,12 +33,14 @@ class Template:
     source
         The template; a DataTree counts as the Dataset of all its variables.
     local
-        Whether dims of a DataTree keep their names although they may have other sizes in other nodes.
+        Whether it is for a tree, whose nodes have the names and sizes of dims for themselves.
 
     Attributes
     ----------
     ds
-        The Dataset, empty without a template (and for a tree with `local`, where :meth:`at` gives that of each node).
+        The Dataset, empty without a template (and with `local`, where :meth:`at` gives that of each node).
+    nodes
+        With `local` the Dataset of each node.
     variables
         The variables by name, those of a node with its path.
     """
@@ -44,47 +48,30 @@ class Template:
     def __init__(self, source: xr.Dataset | xr.DataTree | None, *, local: bool = False) -> None:
         if source is not None and not isinstance(source, (xr.Dataset, xr.DataTree)):
             raise TypeError(f"template: expected a Dataset or a DataTree, found a {type(source).__name__}")
-        self.source = source
-        self.ds = source if isinstance(source, xr.Dataset) else xr.Dataset()
-        if isinstance(source, xr.DataTree) and not local:
-            from ..dataset.trees import flatten
+        self.nodes: dict[Key, xr.Dataset] = {}
+        if isinstance(source, xr.DataTree):
+            from ..dataset.trees import flatten, node_key
 
-            self.ds = flatten(source)
-        self.variables: dict[str, xr.Variable] = {str(name): var for name, var in self.ds.variables.items()}
-        if isinstance(source, xr.DataTree) and local:
-            for path, node in source.to_dict(relative=True).items():
-                prefix = "" if path in {".", "/", ""} else f"{path.strip('/')}/"
-                self.variables.update({f"{prefix}{name}": variable for name, variable in node.variables.items()})
-
-    @cached_property
-    def groups(self) -> set[Key]:
-        """The groups that have variables, and all nodes of a tree."""
-        groups = {key_of(name)[:-1] for name in self.variables}
-        if isinstance(self.source, xr.DataTree):
-            paths = (path.strip("/") for path in self.source.to_dict(relative=True))
-            groups |= {key_of(path) if path not in {"", "."} else () for path in paths}
-        return groups
+            if local:
+                self.nodes = {node_key(node, source): node.to_dataset(inherit=False) for node in source.subtree}
+            source = None if local else flatten(source)
+        elif local and source is not None:
+            self.nodes = _split(source)
+        self.ds = xr.Dataset() if source is None or local else source
+        datasets = self.nodes if local else {(): self.ds}
+        self.variables: dict[str, xr.Variable] = {
+            "/".join((*key, str(name))): variable
+            for key, ds in datasets.items()
+            for name, variable in ds.variables.items()
+        }
 
     def is_empty(self, key: Key) -> bool:
         """Whether a node of a tree is there and has no variables of its own."""
-        return key in self.groups and not any(key_of(name)[:-1] == key for name in self.variables)
+        return key in self.nodes and not self.nodes[key].variables
 
     def at(self, key: Key) -> Template:
-        """Return the template of one group, with the names that its variables have there."""
-        if isinstance(self.source, xr.DataTree):
-            if key not in self.groups:
-                return Template(None)
-            found: Any = self.source["/".join(key)] if key else self.source
-            return Template(found.to_dataset(inherit=False))
-        names = {name: key_of(name)[-1] for name in self.ds.variables if key_of(name)[:-1] == key}
-        ds = self.ds.drop_vars([name for name in self.ds.variables if name not in names])
-        if key:
-            # not ds.rename: it takes a variable for the coordinate of the dim it is then called like
-            ds = xr.Dataset(
-                {names[name]: ds.variables[name] for name in ds.data_vars},
-                coords={names[name]: ds.variables[name] for name in ds.coords},
-            )
-        return Template(ds)
+        """The template of one node, with the names that its variables have there."""
+        return Template(self.nodes.get(key))
 
     # -- non-tensor data -----------------------------------------------------------------------------------------------
 
@@ -157,20 +144,17 @@ class Template:
 
     def warn_of_unfit_coords(self, carried: Mapping[str, xr.Variable]) -> None:
         """Warn of coordinates that the tensordict does not carry and that do not fit it."""
-        sizes = {dim: size for var in carried.values() for dim, size in zip(var.dims, var.shape, strict=True)}
+        sizes = _sizes(carried)
         unfit = {}
-        for name, variable in self.variables.items():
-            together = self.ds.xindexes.get_all_coords(name, errors="ignore")
+        for name in map(str, self.ds.coords):
+            wrong = [(dim, size) for dim, size in self.variables[name].sizes.items() if sizes.get(dim, size) != size]
             # the tuples of a MultiIndex are there as its levels
-            if name not in self.ds.coords or name in carried or any(each in carried for each in together):
-                continue
-            for dim, size in zip(variable.dims, variable.shape, strict=True):
-                if sizes.get(dim, size) != size:
-                    unfit[name] = dim, size, sizes[dim]
+            if wrong and carried.keys().isdisjoint({name, *self._together(name)}):
+                unfit[name] = wrong[-1]
         if unfit:
-            dim, there, here = next(iter(unfit.values()))
+            dim, size = next(iter(unfit.values()))
             warn(
-                f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {there} there and {here} in "
+                f"the coordinates {sorted(unfit)} of the template are left out: {dim!r} has size {size} there and {sizes[dim]} in "
                 f"the tensordict; give the rows it was made from, template=ds.isel({dim}=slice(...)), or new ones with coords=",
                 LeftOutWarning,
             )
@@ -198,46 +182,33 @@ class Template:
         groups
             The names of nested tensordicts.
         """
-        sizes = dict(above) | {
-            dim: size for var in carried.values() for dim, size in zip(var.dims, var.shape, strict=True)
-        }
-        names = []
+        sizes = {**above, **_sizes(carried)}
+        taken = {*carried, *groups}
+        names = set()
         for name, variable in self.variables.items():
             if name in carried:
                 if name in self.ds.xindexes and carried[name].equals(variable):
-                    names.append(name)
-            elif self._fits(name, variable, sizes, {*carried, *groups}) and self._is_missed(name, variable, batches):
-                names.append(name)
-        return self._whole_indexes(names)
+                    names.add(name)
+            elif self._fits(name, variable, sizes, taken) and self._is_missed(name, variable, batches):
+                names.add(name)
+        # without coordinates that share an index with one that is not among them (levels of a MultiIndex)
+        return [name for name in self.variables if name in names and self._together(name) <= names]
+
+    def _together(self, name: str) -> set[Any]:
+        return {*self.ds.xindexes.get_all_coords(name, errors="ignore")}
 
     def _fits(self, name: str, variable: xr.Variable, sizes: Mapping[Any, int], carried: Iterable[str]) -> bool:
-        if any(sizes.get(dim, size) != size for dim, size in zip(variable.dims, variable.shape, strict=True)):
+        if any(sizes.get(dim, size) != size for dim, size in variable.sizes.items()):
             return False
         if name in sizes and name not in variable.dims:
             return False
         # "a" and "a/b" cannot both be there
-        return not any(
-            other == name or other.startswith(f"{name}/") or name.startswith(f"{other}/") for other in carried
-        )
+        return not any(f"{other}/".startswith(f"{name}/") or name.startswith(f"{other}/") for other in carried)
 
     def _is_missed(self, name: str, variable: xr.Variable, batches: Mapping[Key, Dims]) -> bool:
-        if name in self.ds.coords:
-            return True
         key = key_of(name)[:-1]
         batch = batches[next(key[:n] for n in range(len(key), -1, -1) if key[:n] in batches)]
-        if batch and not set(batch) <= set(variable.dims):
-            return True
-        return _is_beyond_torch(variable, name)
-
-    def _whole_indexes(self, names: list[str]) -> list[str]:
-        """Without coordinates that share an index with one that is not among them (levels of a MultiIndex)."""
-        dropped: set[str] = set()
-        for name in names:
-            if name in self.ds.xindexes:
-                together = {str(each) for each in self.ds.xindexes.get_all_coords(name)}
-                if not together <= set(names):
-                    dropped |= together
-        return [name for name in names if name not in dropped]
+        return name in self.ds.coords or not set(batch) <= set(variable.dims) or _is_beyond_torch(variable, name)
 
     def order(self, names: Iterable[str]) -> list[str]:
         """Sort names as the template has them, new ones behind."""
@@ -245,9 +216,24 @@ class Template:
         return sorted(names, key=lambda name: place.get(name, len(place)))
 
 
+def _sizes(variables: Mapping[str, xr.Variable]) -> dict[Any, int]:
+    return {dim: size for variable in variables.values() for dim, size in variable.sizes.items()}
+
+
+def _split(ds: xr.Dataset) -> dict[Key, xr.Dataset]:
+    """The variables of each group of a flat Dataset, under the names they have there."""
+    keys = {name: key_of(name) for name in ds.variables}
+    nodes = {(): ds.drop_vars([name for name, key in keys.items() if len(key) > 1])}
+    for group in {key[:-1] for key in keys.values()} - {()}:
+        own = {key[-1]: name for name, key in keys.items() if key[:-1] == group}
+        coords = {name for name, full in own.items() if full in ds.coords}
+        nodes[group] = dataset_of({name: ds.variables[full] for name, full in own.items()}, coords, {}, {})
+    return nodes
+
+
 def _outer_shape(value: Any, known: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape of nested lists along as many axes as `known` has; behind one without elements they are `known`'s."""
-    shape = (nested_shape(value) or ())[: len(known)]
+    shape = nested_shape(value, len(known))
     if 0 in shape:
         shape = (*shape, *known[len(shape) :])
     return shape if len(shape) == len(known) else None
@@ -257,17 +243,11 @@ def _is_beyond_torch(variable: xr.Variable, name: str) -> bool:
     """Whether no tensordict can hold a variable, so that it was not left out on purpose."""
     try:
         variable = with_numpy_dtype(variable)
-    except ValueError:
-        return True
-    kind = variable.dtype.kind
-    if kind == "O":
-        return "calendar" in {*variable.encoding, *variable.attrs}
-    if kind in "mM":
-        try:
+        if variable.dtype.kind in "mM":
             tensor_from_numpy(variable.values, name=name)
-        except (OverflowError, TypeError, ValueError):
-            return True
-    return kind in "fcV" and torch_dtype(variable.dtype) is None
+    except (OverflowError, TypeError, ValueError):
+        return True
+    return why_not(variable) is not None
 
 
 def is_constant(values: Array, axis: int) -> bool:

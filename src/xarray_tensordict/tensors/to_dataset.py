@@ -125,7 +125,7 @@ def to_datatree(
     reference = Template(template, local=True)
     found = _read(td, dims, reference, local=True)
     made: dict[Key, xr.Dataset] = {}
-    keys = [*found.batches, *sorted(reference.groups)]
+    keys = [*found.batches, *sorted(reference.nodes)]
     for key in dict.fromkeys(each[:length] for each in keys for length in range(len(each) + 1)):
         above = [made[key[:n]] for n in range(len(key)) if key[:n] in made]
         node = _node(found, key, reference, above)

@@ -6,7 +6,7 @@ that the other side cannot hold exactly raises, it is never rounded or wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -207,20 +207,13 @@ def _nanoseconds(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
     )
 
 
-def broadcast(tensor: torch.Tensor, axes: Iterable[int], sizes: Iterable[int]) -> torch.Tensor:
-    """Put in axes of the given sizes, without copying."""
-    for axis, size in zip(axes, sizes, strict=True):
-        tensor = tensor.unsqueeze(axis)
-        tensor = tensor.expand(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :])
-    return tensor
-
-
-def broadcast_rows(array: np.ndarray[Any, Any], axes: Sequence[int], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Put in the axes of a batch of these sizes that an array lacks, without copying."""
+def broadcast(values: Any, axes: Sequence[int], sizes: Sequence[int]) -> Any:
+    """Put in the axes of a batch of these sizes that an array or a tensor lacks, without copying."""
     if not axes:
-        return array
-    array = np.expand_dims(array, tuple(axes))
-    return np.broadcast_to(array, (*sizes, *array.shape[len(sizes) :]))
+        return values
+    values = values[tuple(None if axis in axes else slice(None) for axis in range(len(sizes)))]
+    shape = (*sizes, *values.shape[len(sizes) :])
+    return values.expand(shape) if isinstance(values, torch.Tensor) else np.broadcast_to(values, shape)
 
 
 # --- tensors whose dtype numpy lacks ----------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from tensordict import (
 )
 
 from ..core.model import Key
-from .non_tensor import Array, flatten, one_value, rows
+from ..core.values import flatten, rows
+from .non_tensor import Array, one_value
 from .values import numpy_from_tensor
 
 TensorCollection: TypeAlias = Any

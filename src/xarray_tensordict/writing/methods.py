@@ -270,7 +270,7 @@ def _checked_sizes(argument: str, sizes: Any, dims: Mapping[str, int]) -> dict[s
 def _checked_encoding(
     encoding: Mapping[str, Mapping[str, Any]], source: Source, layout: Layout
 ) -> dict[str, dict[str, Any]]:
-    """The caller's ``encoding=``, by the names of the Dataset, without packing that bare tensordict would show as it is."""
+    """The caller's ``encoding=``, by the names of the Dataset, without packing that plain tensordict would show as it is."""
     known = {node.names[local]: v for node in source.nodes.values() for local, v in node.variables.items()}
     for name, asked in encoding.items():
         if name not in known:
@@ -280,7 +280,7 @@ def _checked_encoding(
         refused = sorted(_REFUSED & set(asked))
         if refused:
             raise ValueError(
-                f"encoding: {refused} of {name!r} would make bare tensordict read what is stored in place of what it "
+                f"encoding: {refused} of {name!r} would make plain tensordict read what is stored in place of what it "
                 "means; leave it out, or write with layout='xarray'"
             )
         found = known[name].dtype
@@ -288,7 +288,7 @@ def _checked_encoding(
             found.kind in "biufc" and np.can_cast(found, np.dtype(asked["dtype"]), "same_kind")
         ):
             raise ValueError(
-                f"encoding: dtype {np.dtype(asked['dtype'])} for {name!r} of dtype {found} would change what bare tensordict reads; "
+                f"encoding: dtype {np.dtype(asked['dtype'])} for {name!r} of dtype {found} would change what plain tensordict reads; "
                 f"convert the variable with .astype(), or write with layout='xarray'"
             )
     return {name: dict(asked) for name, asked in encoding.items()}

@@ -22,8 +22,9 @@ from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths, td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
+from .dates import with_standard_dates
 from .stored_form import Format, Layout, Place, Stored, store_form
-from .values import is_packing, read_now, streamed
+from .values import check_text, is_packing, read_now, streamed
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 
@@ -216,6 +217,7 @@ def check_names(ds: xr.Dataset) -> None:
         for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"{what} {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
+            check_text([name], f"the name of {what} {name!r}")
     check_paths(ds)
     for name in ds.variables:
         bad = next((part for part in key_of(name) if part in _RESERVED), None)
@@ -284,6 +286,7 @@ def plan_write(
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
             group.batch_record = batch_record(batch.sizes, td_names(batch))
+            node.variables = with_standard_dates(node.variables, node.names)
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
@@ -307,7 +310,7 @@ def plan_write(
 
 
 def _prune(plan: WritePlan) -> None:
-    """Leave out groups that would be empty: bare tensordict would show them."""
+    """Leave out groups that would be empty: plain tensordict would show them."""
     for key in sorted(plan.groups, key=len, reverse=True):
         below = any(len(other) > len(key) and other[: len(key)] == key for other in plan.groups)
         group = plan.groups[key]
@@ -330,7 +333,7 @@ def _record_role(name: str, stored: Stored, node: Node, *, cf: bool) -> None:
 
 
 def _record_batch(plan: WritePlan, source: Source) -> None:
-    """With ``layout="xarray"``: tensordict's record where bare tensordict can honour it, else the engine's."""
+    """With ``layout="xarray"``: tensordict's record where plain tensordict can honour it, else the engine's."""
     if _honest(plan, source):
         for key, group in plan.groups.items():
             batch = source.batches.get(key, source.batches[()])
@@ -348,7 +351,7 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
 
 
 def _honest(plan: WritePlan, source: Source) -> bool:
-    """Whether bare tensordict would open the arrays as they are, and read what they mean."""
+    """Whether plain tensordict would open the arrays as they are, and read what they mean."""
     for key, group in plan.groups.items():
         batch = source.batches.get(key, source.batches[()])
         for name, stored in group.stored.items():

@@ -1,6 +1,6 @@
 """What one variable of a Dataset becomes in a store: its values and its records, whatever the format of the store.
 
-Bare tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
+Plain tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
 strings are marked as such, and Python objects become JSON. What is lost by that is put into the record of the array
 (:data:`~..core.metadata.ARRAY_ATTR`), from which the engine restores it.
 """
@@ -26,7 +26,8 @@ from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .values import as_declared, decoded_dtype, encoded, is_packing, map_values, packed, read_now
+from .dates import why_refused
+from .values import as_declared, check_text, decoded_dtype, encoded, is_packing, map_values, packed, read_now
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -51,7 +52,7 @@ class Stored:
     variable
         Its values as they are stored, dims and attributes; for ``form="json"`` the dims alone matter.
     stack
-        Whether bare tensordict is to read it as one Python object for each row of the batch.
+        Whether plain tensordict is to read it as one Python object for each row of the batch.
     record
         What the array's own record has to say.
     payload
@@ -86,7 +87,7 @@ class Place:
         return bool(self.batch_dims) and self.entry_class == "batched"
 
     def stack(self, variable: xr.Variable) -> bool:
-        """Whether bare tensordict is to read it as a NonTensorStack.
+        """Whether plain tensordict is to read it as a NonTensorStack.
 
         It cannot read one of batch size ``[0, 2]``: its stacks forget the sizes behind a zero (measured).
         """
@@ -109,6 +110,8 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
     _check_dtype(variable, place)
     if not (place.format == "hdf5" and variable.dtype.kind == "U"):  # HDF5 holds strings of any length
         variable = as_declared(variable, place.name)
+    elif variable.chunks is None:
+        check_text(read_now(variable).flat, f"variable {place.name!r}")
     kind = variable.dtype.kind
     if kind in _TIMES:
         # no store takes the fill value that xarray leaves in the attributes of times that numpy has dtypes for
@@ -228,7 +231,7 @@ def _numeric(variable: xr.Variable, place: Place) -> Stored:
 
 
 def _unbatched(variable: xr.Variable, place: Place) -> Stored:
-    """A part of the entry ``_unbatched``, packed as it was: bare tensordict shows its text, and no numbers."""
+    """A part of the entry ``_unbatched``, packed as it was: plain tensordict shows its text, and no numbers."""
     if place.asked.get("dtype") is not None:
         variable = variable.astype(place.asked["dtype"])
     stored = Stored(variable, "unbatched", record=_torch_record(variable))
@@ -297,6 +300,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
     held = xr.Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
     what = held_objects(values)
     if what == "text" and (values.ndim or place.layout == "xarray"):
+        check_text(values.flat, f"variable {place.name!r}")
         text = xr.Variable(variable.dims, values.astype(_TEXT_DTYPE), variable.attrs, variable.encoding, fastpath=True)
         return Stored(text, stack=place.stack(text))
     if what == "bytes":
@@ -309,10 +313,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
         return _json(held, python_objects(values), place)
     if place.layout == "xarray":
         return Stored(held)
-    raise ValueError(
-        f"variable {place.name!r} holds cftime dates, and layout='tensordict' stores times as int64 nanoseconds of the "
-        f"standard calendar; write with layout='xarray', or convert it with ds.convert_calendar(), or drop it"
-    )
+    raise ValueError(why_refused([place.name]))
 
 
 def _ragged(variable: xr.Variable, place: Place) -> Stored:
@@ -347,13 +348,10 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
             f".fillna(''), as xarray's own engines do silently, or write it with ds.td.to_zarr()"
         )
     types = {type(item) for item in items}
-    if (
-        place.format == "hdf5"
-        and variable.ndim
-        and not (len(types) == 1 and types <= {bool, int, float} and place.rows)
-    ):
+    numbers = len(types) == 1 and types <= {bool, int, float} and np.array(items).dtype.kind != "O"
+    if place.format == "hdf5" and variable.ndim and not (numbers and place.rows):
         raise TypeError(
-            f"variable {place.name!r} holds Python objects of several types, or lists of them, which HDF5 cannot hold; "
+            f"variable {place.name!r} holds Python objects of several types, lists, or integers beyond 64 bits, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"
         )
     return Stored(variable, "json", stack=place.stack(variable), payload=payload)

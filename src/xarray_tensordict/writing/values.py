@@ -10,7 +10,7 @@ module asks whether a value comes back.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -77,6 +77,14 @@ def map_values(variable: xr.Variable, function: Callable[[Values], Values], dtyp
 def read_now(variable: xr.Variable) -> Values:
     """The values, computed if dask holds them."""
     return np.asarray(variable.data.compute() if variable.chunks is not None else read(variable))
+
+
+def check_text(texts: Iterable[str], what: str) -> None:
+    """Raise a ValueError for half a character (a lone surrogate), which UTF-8 does not have."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} has half a character, which no store holds ({error}); replace it") from None
 
 
 def contiguous(variable: xr.Variable) -> xr.Variable:

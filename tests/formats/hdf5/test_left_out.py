@@ -49,7 +49,7 @@ def test_what_has_no_value_is_left_out_by_name_and_the_rest_stays(path, tmp_path
     for name, reason in {
         "nothing": "null dataspace", "refs": "object references", "regions": "region references",
         "ref_rows": "object references", "opaque": "opaque data .3 bytes", "clock": "No NumPy equivalent",
-        "soft": "soft link to '/nowhere'", "external": "'/x' in the file 'nofile.h5'",
+        "soft": "link to '/nowhere'", "external": "'/x' in the file 'nofile.h5'",
     }.items():  # fmt: skip
         assert any(found == f"'{name}'" and re.search(reason, text) for found, text in reasons), name
     assert ("attribute 'region' of 'v'", "it is a region reference") in reasons

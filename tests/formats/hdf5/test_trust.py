@@ -173,7 +173,7 @@ def test_parts_in_what_is_no_file_are_left_out_at_once(tmp_path: Path, monkeypat
                 td = xt.open_persistent(path).to_tensordict()
             assert list(ds.variables) == list(td.keys()) == ["ok"], path
             said = [str(warning.message) for warning in caught]
-            assert sum(path in text and "'v': it leads to" in text and "fifo" in text for text in said) == 2, said
+            assert sum(path in text and "'v': it points to" in text and "fifo" in text for text in said) == 2, said
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Writing HDF5 files: what bare tensordict and bare xarray see, and what this package gives back."""
+"""Writing HDF5 files: what plain tensordict and plain xarray see, and what this package gives back."""
 
 import io
 import tempfile
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def bare(path: Path, batch_size: object = None) -> object:
-    """A file through bare tensordict, in memory."""
+    """A file through plain tensordict, in memory."""
     ptd = PersistentTensorDict.from_h5(path, batch_size=batch_size)
     td = ptd.to_tensordict()
     ptd.close()

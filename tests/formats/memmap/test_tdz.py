@@ -1,7 +1,6 @@
 """``.tdz`` archives: stored entries are mapped, compressed ones read on access."""
 
 import json
-import pickle
 import zipfile
 from pathlib import Path
 
@@ -10,11 +9,9 @@ import pytest
 import tensordict
 import torch
 import xarray as xr
-from hypothesis import HealthCheck, given, settings
-from tensordict import NonTensorData, NonTensorStack, TensorDict, lazy_stack
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from memmap_samples import both_doors
-from strategies import tensordicts
 from xarray_tensordict.formats.memmap import files as memmap_files
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -49,24 +46,6 @@ def test_what_tensordict_saves(path, method):
     assert_same_tensordict(tensordict.load(path), both_doors(path))
     assert_same_tensordict(sample(), both_doors(path))
     assert_same_tensordict(sample()["next"], both_doors(path, group="next"))
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(td=tensordicts(depth=1))
-@pytest.mark.parametrize("method", [None, "deflate"])
-@pytest.mark.filterwarnings("ignore:.*suffix:UserWarning", "ignore:.*the batch size .* is lost:UserWarning")
-def test_generated_tensordicts(td, method, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("generated")
-    td.memmap(folder / "td")
-    tensordict.pack_memmap(folder / "td", folder / "td.tdz", compression=method)
-    # what the folder shows, the archive shows
-    assert_same_tensordict(both_doors(folder / "td"), both_doors(folder / "td.tdz"))
-
-
-def test_lazy_stacks(path):
-    stack = lazy_stack([TensorDict({"x": torch.full((3,), i)}, [3]) for i in range(4)])
-    stack.save(path)
-    assert_same_tensordict(stack, both_doors(path))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -105,7 +84,8 @@ def test_compressed_entries_are_read_as_far_as_needed(path, monkeypatch):
 
 
 def test_archives_of_other_programs(path, tmp_path):
-    """Not aligned, and with compressed metadata, as ``zip -r`` makes them."""
+    """Not aligned, and with compressed metadata, as ``zip -r`` makes them, under any name."""
+    path = path.with_suffix(".zip")
     sample().memmap(tmp_path / "folder")
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         with zipfile.ZipFile(path, "w", method) as archive:
@@ -113,19 +93,6 @@ def test_archives_of_other_programs(path, tmp_path):
             for file in sorted((tmp_path / "folder").rglob("*")):
                 archive.write(file, file.relative_to(tmp_path / "folder"))
         assert_same_tensordict(sample(), both_doors(path))
-
-
-def test_any_name_will_do(tmp_path):
-    sample().save(tmp_path / "saved.tdz")
-    (tmp_path / "saved.tdz").rename(tmp_path / "saved.zip")
-    assert_same_tensordict(sample(), both_doors(tmp_path / "saved.zip"))
-
-
-def test_lazy_arrays_pickle_small(path):
-    TensorDict({"x": torch.zeros(10**6)}, [10**6]).save(path)
-    pickled = pickle.dumps(xr.open_dataset(path, engine="tensordict"))
-    assert len(pickled) < 5_000
-    assert pickle.loads(pickled)["x"].values.shape == (10**6,)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -177,7 +144,9 @@ def test_an_archive_that_is_replaced_while_it_is_open(path):
     sample().save(path)
     assert ds["obs"].values.sum() == 119 * 60
     TensorDict({"a" * 99: torch.zeros(40), **sample()}, [40]).save(path)
-    with pytest.raises(ValueError, match=r"obs\.memmap: expected the bytes \d+ to \d+, as .* Another file has taken"):
+    with pytest.raises(
+        ValueError, match=r"obs\.memmap: expected .* in the bytes \d+ to \d+, as .* Another file has taken"
+    ):
         ds["obs"].load()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", b"1")
@@ -201,9 +170,3 @@ def test_an_archive_with_an_empty_name_in_a_path_is_refused(path, name):
         archive.writestr(name, b"{}")
     with pytest.raises(ValueError, match=rf"saved\.tdz: expected a \.tdz archive, found one with the path '{name}'"):
         xr.open_dataset(path, engine="tensordict")
-
-
-def test_zip_archives_of_zarr_are_still_zarr(tmp_path):
-    xr.Dataset({"x": ("time", np.arange(3))}).td.to_zarr(tmp_path / "store.zip")
-    with xr.open_dataset(tmp_path / "store.zip", engine="tensordict") as ds:
-        assert ds["x"].values.tolist() == [0, 1, 2]

@@ -2,11 +2,11 @@
 
 import json
 import os
+import shutil
 import struct
 import tracemalloc
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict, lazy_stack, tensorclass
 
 import xarray_tensordict
-from memmap_samples import both_doors
-from xarray_tensordict.formats.memmap import files, folders, levels
+from memmap_samples import both_doors, edit
+from xarray_tensordict.formats.memmap import files, folders
 
 TENSORDICT = "<class 'tensordict._td.TensorDict'>"
 
@@ -36,10 +36,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def edit(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def left_out(path: Path, match: str) -> list[str]:
     """What is shown beside what is left out, which is the same through both ways of opening."""
     with pytest.warns(UserWarning, match=match):
@@ -47,24 +43,29 @@ def left_out(path: Path, match: str) -> list[str]:
     return sorted("/".join(key) if isinstance(key, tuple) else key for key in found.keys(True, True))
 
 
+# -- an entry ----------------------------------------------------------------------------------------------------------
+
+MALFORMED = "metadata are malformed: "
+
+
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
         (
             {"dtype": "torch.float32", "shape": [10**15]},
-            r"has 12 bytes, .* float32 \[1000000000000000\], .*4000000000000000 bytes",
+            r"has 12 bytes, .*\[1000000000000000\], .*4000000000000000 bytes",
         ),
         ({"dtype": "torch.float32", "shape": [10**30]}, "no array can have the shape"),
         ({"dtype": "torch.float32", "shape": [10**12, 10**12, 0]}, "no array can have the shape"),
-        ({"dtype": "torch.float32", "shape": [True]}, "metadata are malformed: Expected `int`, got `bool`"),
-        ({"dtype": "torch.float32", "shape": "3"}, "metadata are malformed: Expected `array`, got `str`"),
-        ({"dtype": ["torch.float32"], "shape": [3]}, "metadata are malformed: Expected `str`, got `array`"),
-        ({"shape": [3]}, "metadata are malformed: Object missing required field `dtype`"),
-        (
-            {"dtype": "torch.float32", "shape": [3], "is_nested": 1},
-            "metadata are malformed: Expected `bool`, got `int`",
-        ),
-        ({}, "metadata are malformed: Object missing required field `dtype`"),
+        ({"dtype": "torch.float32", "shape": [-3]}, rf"{MALFORMED}Expected `int` >= 0 - at `\$\.shape\[0\]`"),
+        ({"dtype": "torch.float32", "shape": [True]}, f"{MALFORMED}Expected `int`, got `bool`"),
+        ({"dtype": "torch.float32", "shape": "3"}, f"{MALFORMED}Expected `array`, got `str`"),
+        ({"dtype": ["torch.float32"], "shape": [3]}, f"{MALFORMED}Expected `str`, got `array`"),
+        ({"dtype": "torch.float32", "shape": [3], "is_nested": 1}, f"{MALFORMED}Expected `bool`, got `int`"),
+        ({"shape": [3]}, f"{MALFORMED}Object missing required field `dtype`"),
+        ({}, f"{MALFORMED}Object missing required field `dtype`"),
+        ({"dtype": "torch.qint8", "shape": [3]}, "dtype torch.qint8 has no twin"),
+        ({"dtype": "__import__('os')", "shape": [3]}, "no twin"),
     ],
 )
 def test_an_entry_whose_metadata_do_not_fit_is_left_out_without_taking_memory(path, entry, why):
@@ -77,42 +78,93 @@ def test_an_entry_whose_metadata_do_not_fit_is_left_out_without_taking_memory(pa
     assert peak < 2**24
 
 
-@pytest.mark.parametrize("what", ["pipe", "folder", "device"])
+FILES = {
+    "a pipe": (os.mkfifo, "expected a file, found a device or a pipe"),
+    "a folder": (Path.mkdir, "expected a file, found a folder"),
+    "a device": (lambda file: file.symlink_to("/dev/zero"), "expected a file, found a device or a pipe"),
+    "nothing": (lambda file: None, "its file x.memmap is missing"),
+    "too few bytes": (
+        lambda file: file.write_bytes(bytes(4)),
+        r"its file x\.memmap has 4 bytes, .* holds float32 \[3\], which is 12 bytes; it was truncated",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
 def test_what_is_no_file_is_left_out_and_not_waited_for(path, what):
+    make, why = FILES[what]
     (path / "x.memmap").unlink()
-    if what == "pipe":
-        os.mkfifo(path / "x.memmap")
-    elif what == "folder":
-        (path / "x.memmap").mkdir()
-    else:
-        (path / "x.memmap").symlink_to("/dev/zero")
-    kind = "a folder" if what == "folder" else "a device or a pipe"
-    assert left_out(path, rf"'x': .*x\.memmap: expected a file, found {kind}") == ["n/z", "y"]
+    make(path / "x.memmap")
+    assert left_out(path, f"'x': .*{why}") == ["n/z", "y"]
 
 
-def test_a_pipe_that_takes_the_place_of_a_file_later_is_not_waited_for(path):
+@pytest.mark.parametrize("make", [os.mkfifo, Path.touch])
+def test_what_takes_the_place_of_a_file_later_is_not_waited_for(path, make):
     with xr.open_dataset(path, engine="tensordict") as ds:
         (path / "x.memmap").unlink()
-        os.mkfifo(path / "x.memmap")
+        make(path / "x.memmap")
         with pytest.raises(ValueError, match=r"x\.memmap: meta\.json says .* 12 bytes, and it has 0"):
             ds["x"].load()
-
-
-@pytest.mark.parametrize("name", ["meta.json", "n/meta.json"])
-def test_a_pipe_in_place_of_the_metadata_is_not_waited_for(path, name):
-    (path / name).unlink()
-    os.mkfifo(path / name)
-    if name == "meta.json":
-        with pytest.raises(ValueError, match="found a folder with"):
-            xr.open_dataset(path, engine="tensordict")
-    else:
-        assert left_out(path, r"'n': it cannot be read: .*meta\.json: expected a file, found a device") == ["x", "y"]
 
 
 def test_links_to_files_elsewhere_are_followed(path, tmp_path):
     (path / "x.memmap").rename(tmp_path / "blob")
     (path / "x.memmap").symlink_to(tmp_path / "blob")
     assert both_doors(path)["x"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("key", ["", "/abs", "a//b", "a/b"])
+def test_a_key_that_is_no_name_is_left_out(path, key):
+    edit(path / "meta.json", **{key: {"dtype": "torch.float32", "shape": [3]}})
+    assert left_out(path, f"'{key or '/'}': its key") == ["n/z", "x", "y"]
+
+
+# -- a group -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(data):
+    meta = {"_type": "<class 'tensordict.tensorclass.NonTensorStack'>", "stack_dim": 0, "data": data}
+    return lambda group: (group / "meta.json").write_text(json.dumps(meta)), "expected rows or 'pickle.pkl'"
+
+
+def a_stack(group, shape, **changes):
+    shutil.rmtree(group)
+    lazy_stack([TensorDict({"name": NonTensorData(name, batch_size=[2])}, [2]) for name in "ab"]).memmap(group)
+    edit(group / "meta.json", **changes)
+    for number in "01":
+        edit(group / number / "meta.json", shape=shape)
+
+
+GROUPS = {
+    "no metadata": (lambda group: (group / "meta.json").unlink(), "its folder n has no meta.json"),
+    "metadata that are a pipe": (
+        lambda group: ((group / "meta.json").unlink(), os.mkfifo(group / "meta.json")),
+        r"it cannot be read: .*meta\.json: expected a file, found a device",
+    ),
+    "an unknown kind": (
+        lambda group: (group / "meta.json").write_text('{"_type": "<class \'other.Thing\'>", "value": 3}'),
+        r"it cannot be read: .*does not know \(other\.Thing\)",
+    ),
+    "a link to a folder above": (
+        lambda group: (shutil.rmtree(group), group.symlink_to(group.parent)),
+        "it cannot be read: .*saved/n: it links to a folder above it",
+    ),
+    "rows that are text": rows_of("pickle"),
+    "rows that are a number": rows_of(3),
+    "rows that are a mapping": rows_of({"a": 1}),
+    "a stack along an axis that its members lack": (
+        lambda group: a_stack(group, [2], stack_dim=7),
+        "expected a stack along an axis up to 1, found one along axis 7",
+    ),
+    "values for a huge batch": (lambda group: a_stack(group, [10**15]), "would be 2 times .* Python objects"),
+}
+
+
+@pytest.mark.parametrize("what", GROUPS)
+def test_a_group_that_cannot_be_read_is_left_out(path, what):
+    damage, why = GROUPS[what]
+    damage(path / "n")
+    assert left_out(path, f"'n': .*{why}") == ["x", "y"]
 
 
 def test_folders_that_link_to_each_other_are_read_once_for_each_way_and_no_more(path, tmp_path, monkeypatch):
@@ -127,6 +179,65 @@ def test_folders_that_link_to_each_other_are_read_once_for_each_way_and_no_more(
             (folder / name).symlink_to(tmp_path / f"d{depth + 1}")
     with pytest.warns(UserWarning, match="one of more than 500 folders"):
         xr.open_dataset(tmp_path / "d0", engine="tensordict").close()
+
+
+def test_fields_of_a_tensorclass_may_be_called_as_words_are(tmp_path):
+    saved = tmp_path / "class"
+    Shaped(torch.zeros(3), "round", "none", batch_size=[3]).memmap(saved)
+    edit(saved / "meta.json", shape=[1, "two"], names=3)
+    found = both_doors(saved)
+    assert (found["shape"], found["stack_dim"], found["names"]) == ([1, "two"], "none", 3)
+    edit(saved / "meta.json", obs=3, **{"a/b": 1})
+    with pytest.warns(UserWarning, match=r"'obs': .*has a field of that name.*'a/b': its key has a '/'"):
+        assert both_doors(saved)["obs"].tolist() == [0, 0, 0]
+
+
+# -- the root ----------------------------------------------------------------------------------------------------------
+
+META, STORAGE, WRITER = "meta.json", "storage/storage_metadata.json", "writer/metadata.json"
+NO_TENSORDICT, NO_STORAGE = "it is not the metadata of a tensordict", "it is not the metadata of a storage of torchrl"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        (META, "{", "not JSON"),
+        (META, "[" * 100_000, "nested too deeply"),
+        (META, "[1]", "Expected `object`, got `array`"),
+        (META, '{"version": 1}', f"{NO_TENSORDICT}: Object missing required field `_type`"),
+        (META, '{"_type": 3}', f"{NO_TENSORDICT}: Expected `str`, got `int` - at `$._type`"),
+        (META, '{"_type": "x", "shape": [true]}', "Expected `int`, got `bool` - at `$.shape[0]`"),
+        (META, '{"_type": "x", "shape": [], "_names": [1]}', "Expected `str | null`, got `int` - at `$._names[0]`"),
+        (META, '{"_type": "x", "shape": [3, 2], "_names": ["t"]}', "it has 2 batch sizes ([3, 2]) and 1 names (['t'])"),
+        (META, '{"_type": "x", "stack_dim": "0"}', "Expected `int | null`, got `str` - at `$.stack_dim`"),
+        (META, '{"_type": "x", "shape": [], "_format_version": "1"}', "Expected `int`, got `str`"),
+        (META, '{"_type": "x", "shape": [], "_format_version": 9}', "it has format version 9, expected at most 1"),
+        (STORAGE, '{"len": "4"}', f"{NO_STORAGE}: Expected `int`"),
+        (STORAGE, '{"len": -1}', f"{NO_STORAGE}: Expected `int` >= 0 - at `$.len`"),
+        (STORAGE, '{"len": true}', f"{NO_STORAGE}: Expected `int`, got `bool` - at `$.len`"),
+        (STORAGE, '{"len": 3, "is_pytree": "yes"}', f"{NO_STORAGE}: Expected `bool`, got `str` - at `$.is_pytree`"),
+        (STORAGE, '{"len": 3, "metadata": ["a"]}', f"{NO_STORAGE}: Expected `object | null`, got `array`"),
+        (STORAGE, '{"len": 3, "metadata": {"a": {"dtype": "f", "shape": [-3]}}}', f"{NO_STORAGE}: Expected `int` >= 0"),
+        (WRITER, '{"cursor": "1"}', "Expected `int | null`, got `str` - at `$.cursor`"),
+    ],
+)
+def test_metadata_are_parsed(tmp_path, file, text, why):
+    for name, held in {META: None, STORAGE: '{"len": 3}', WRITER: "{}", file: text}.items():
+        if held is not None and (name != STORAGE or file != META):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(held)
+    for opening in (xarray_tensordict.open_persistent, lambda path: xr.open_dataset(path, engine="tensordict")):
+        with pytest.raises(ValueError) as caught:
+            opening(tmp_path)
+        assert f"{tmp_path / file}: " in str(caught.value)
+        assert why in str(caught.value)
+
+
+def test_a_pipe_in_place_of_the_metadata_is_not_waited_for(path):
+    (path / "meta.json").unlink()
+    os.mkfifo(path / "meta.json")
+    with pytest.raises(ValueError, match="found a folder with"):
+        xr.open_dataset(path, engine="tensordict")
 
 
 def test_metadata_that_are_too_large_are_not_read(path, tmp_path, monkeypatch):
@@ -152,54 +263,6 @@ def test_metadata_in_an_archive_whose_bytes_are_damaged_are_named(path, tmp_path
         xr.open_dataset(archive, engine="tensordict")
 
 
-@pytest.mark.parametrize("key", ["", "/abs", "a//b", "a/b"])
-def test_a_key_that_is_no_name_is_left_out(path, key):
-    edit(path / "meta.json", **{key: {"dtype": "torch.float32", "shape": [3]}})
-    assert left_out(path, f"'{key or '/'}': its key") == ["n/z", "x", "y"]
-
-
-def test_fields_of_a_tensorclass_may_be_called_as_words_are(path, tmp_path):
-    saved = tmp_path / "class"
-    Shaped(torch.zeros(3), "round", "none", batch_size=[3]).memmap(saved)
-    edit(saved / "meta.json", shape=[1, "two"], names=3)
-    found = both_doors(saved)
-    assert (found["shape"], found["stack_dim"], found["names"]) == ([1, "two"], "none", 3)
-    edit(saved / "meta.json", obs=3, **{"a/b": 1})
-    with pytest.warns(UserWarning, match=r"'obs': .*has a field of that name.*'a/b': its key has a '/'"):
-        assert both_doors(saved)["obs"].tolist() == [0, 0, 0]
-
-
-def test_rows_that_are_no_list_are_left_out(path):
-    saved = path / "rows"
-    saved.mkdir()
-    edit(path / "meta.json", rows={"type": "NonTensorStack"})
-    for data in ("pickle", 3, {"a": 1}):
-        meta = {"_type": "<class 'tensordict.tensorclass.NonTensorStack'>", "stack_dim": 0, "data": data}
-        (saved / "meta.json").write_text(json.dumps(meta))
-        assert left_out(path, "'rows': it cannot be read: .*expected rows or 'pickle.pkl'") == ["n/z", "x", "y"]
-
-
-def test_members_of_a_stack_along_an_axis_they_lack_are_left_out(path):
-    lazy_stack([TensorDict({"a": torch.zeros(2)}, [2]) for _ in range(2)]).memmap(path / "stack")
-    edit(path / "meta.json", stack={"type": "LazyStackedTensorDict"})
-    edit(path / "stack" / "meta.json", stack_dim=7)
-    assert left_out(path, "'stack': .*expected a stack along an axis up to 1, found one along axis 7") == [
-        "n/z",
-        "x",
-        "y",
-    ]
-
-
-def test_values_that_would_fill_a_huge_batch_are_left_out(path):
-    members = [TensorDict({"name": NonTensorData(name, batch_size=[2])}, [2]) for name in "ab"]
-    lazy_stack(members).memmap(path / "stack")
-    edit(path / "meta.json", stack={"type": "LazyStackedTensorDict"})
-    for number in "01":
-        edit(path / "stack" / number / "meta.json", shape=[10**15])
-    assert left_out(path, "'stack': .*would be 2 times .* Python objects") == ["n/z", "x", "y"]
-    assert levels._MOST_ROWS < 10**15
-
-
 @pytest.mark.parametrize("name", ["../../secret", "/etc/secret", "a/../../secret", "..", "", "a..b", "a\0b"])
 def test_a_path_in_the_metadata_of_a_checkpoint_does_not_lead_out_of_it(tmp_path, name):
     folder = tmp_path / "buffer" / "storage"
@@ -212,34 +275,6 @@ def test_a_path_in_the_metadata_of_a_checkpoint_does_not_lead_out_of_it(tmp_path
     assert left_out(tmp_path / "buffer", "its path in the metadata of the storage is none of a tensor") == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("meta", "why"),
-    [
-        ({"len": -1}, "Expected `int` >= 0 - at `$.len`"),
-        ({"len": True}, "Expected `int`, got `bool` - at `$.len`"),
-        ({"len": 3, "is_pytree": "yes"}, "Expected `bool`, got `str` - at `$.is_pytree`"),
-        ({"len": 3, "is_pytree": True, "metadata": ["a"]}, "Expected `object | null`, got `array` - at `$.metadata`"),
-        ({"len": 3, "is_pytree": True, "metadata": {"a": {"dtype": "f", "shape": [-3]}}}, "Expected `int` >= 0"),
-    ],
-)
-def test_metadata_of_a_checkpoint_are_parsed(tmp_path, meta, why):
-    (tmp_path / "storage_metadata.json").write_text(json.dumps(meta))
-    for opening in (xarray_tensordict.open_persistent, lambda path: xr.open_dataset(path, engine="tensordict")):
-        with pytest.raises(ValueError) as caught:
-            opening(tmp_path)
-        assert f"storage_metadata.json: it is not the metadata of a storage of torchrl: {why}" in str(caught.value)
-
-
-def test_the_note_of_a_writer_that_is_damaged_is_named(path, tmp_path):
-    buffer = tmp_path / "buffer"
-    (buffer / "writer").mkdir(parents=True)
-    path.rename(buffer / "storage")
-    (buffer / "storage" / "storage_metadata.json").write_text('{"len": 3}')
-    (buffer / "writer" / "metadata.json").write_text('{"cursor": "1"}')
-    with pytest.raises(ValueError, match=r"writer/metadata\.json: Expected `int \| null`, got `str` - at `\$\.cursor`"):
-        xr.open_dataset(buffer, engine="tensordict")
-
-
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_an_archive_that_says_that_a_member_is_huge_is_not_believed(path, tmp_path, method):
     edit(path / "meta.json", x={"dtype": "torch.float32", "shape": [10**8]})
@@ -248,8 +283,7 @@ def test_an_archive_that_says_that_a_member_is_huge_is_not_believed(path, tmp_pa
         for file in sorted(path.rglob("*.*")):
             opened.write(file, file.relative_to(path))
         info = opened.getinfo("x.memmap")
-        info.file_size, info.compress_size = (
-            4 * 10**8,
-            4 * 10**8 if method == zipfile.ZIP_STORED else info.compress_size,
-        )
+        info.file_size = 4 * 10**8
+        if method == zipfile.ZIP_STORED:
+            info.compress_size = 4 * 10**8
     assert left_out(archive, r"'x': its file x\.memmap has \d+ bytes, .* which is 400000000 bytes") == ["n/z", "y"]

@@ -1,12 +1,11 @@
 """``ds.td.to_memmap``: what the tensordict of a Dataset holds, for ``tensordict.load``."""
 
-import signal
-import subprocess
-import sys
+import pickle
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array
 import numpy as np
 import pytest
@@ -105,14 +104,6 @@ def test_bytes_come_back_as_bytes(tmp_path, chunked, name):
     assert both_doors(tmp_path / name)["any_length"].tolist() == held.tolist()
 
 
-def test_bytes_beside_other_objects_are_refused(path):
-    held = np.empty(2, object)
-    held[:] = [b"a", "a"]
-    with pytest.raises(TypeError, match=r"'bad' holds .*exclude=\['bad'\]"):
-        xr.Dataset({"x": ("t", np.zeros(2)), "bad": ("t", held)}).td.to_memmap(path)
-    assert not path.exists()
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(ds=datasets())
 def test_generated_datasets(ds, tmp_path_factory):
@@ -173,21 +164,26 @@ def test_a_dtype_that_tensordict_cannot_load_again_is_told_of(path, tmp_path):
     assert tensordict.load(path)["x"].dtype == torch.float32
 
 
-def test_scalars_and_nothing(tmp_path):
-    xr.Dataset({"a": 5, "b": np.datetime64("1970-01-02", "ns"), "c": "x"}).td.to_memmap(tmp_path / "a")
-    assert tensordict.load(tmp_path / "a")["b"] == 86400 * 10**9
-    for sizes in ((0,), (0, 3), (2, 0)):
-        dims = ["t", "m"][: len(sizes)]
-        ds = xr.Dataset({"x": (dims, np.zeros(sizes)), "s": (dims, np.zeros(sizes, "U3"))}).td.set_batch_dims(dims)
-        ds.td.to_memmap(tmp_path / "z")
-        assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(tmp_path / "z"))
+def of_sizes(*sizes: int) -> xr.Dataset:
+    dims = ["t", "m"][: len(sizes)]
+    return xr.Dataset({"x": (dims, np.zeros(sizes)), "s": (dims, np.zeros(sizes, "U3"))}).td.set_batch_dims(dims)
 
 
-def test_names_are_escaped(path):
-    names = ["air temp", "..", "100%", "a:b", "deep down/x*?", "deep down/."]
-    ds = xr.Dataset({name: ("time", np.full(3, i)) for i, name in enumerate(names)})
-    ds.td.to_memmap(path)
-    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+CONFIG = np.array(None, object)
+CONFIG[()] = {"lr": [0.1, None], "name": "ø"}
+ESCAPED = ["air temp", "..", "100%", "a:b", "deep down/x*?", "deep down/."]
+SMALL = {
+    "scalars": xr.Dataset({"a": 5, "b": np.datetime64("1970-01-02", "ns"), "c": "x"}),
+    "names that are escaped": xr.Dataset({name: ("time", np.full(3, i)) for i, name in enumerate(ESCAPED)}),
+    "JSON": xr.Dataset({"x": ("time", np.zeros(2))}, coords={"config": ((), CONFIG)}),
+    **{f"sizes {sizes}": of_sizes(*sizes) for sizes in ((0,), (0, 3), (2, 0))},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_ones(path, name):
+    SMALL[name].td.to_memmap(path)
+    assert_same_tensordict(SMALL[name].td.to_tensordict(), tensordict.load(path))
 
 
 # -- streaming ---------------------------------------------------------------------------------------------------------
@@ -245,12 +241,6 @@ def test_tensors_over_the_old_store_stay_valid(path):
     assert old["x"].sum() == 45
 
 
-def test_mode_w_minus(path):
-    weather().td.to_memmap(path, mode="w-")
-    with pytest.raises(FileExistsError, match="mode='w' to replace"):
-        weather().td.to_memmap(path, mode="w-")
-
-
 @pytest.mark.parametrize("file", ["thesis.txt", "sub/thesis.txt", "storage_metadata.json"])
 def test_a_folder_with_other_things_is_not_replaced(path, file):
     weather().td.to_memmap(path)
@@ -261,20 +251,19 @@ def test_a_folder_with_other_things_is_not_replaced(path, file):
     assert (path / file).read_text() == "years of work"
 
 
-def test_an_empty_folder_and_files(path, tmp_path):
+def test_what_is_there_is_replaced_or_not(path, tmp_path):
+    weather().td.to_memmap(str(tmp_path / "a" / "b"), mode="w-")
+    with pytest.raises(FileExistsError, match="mode='w' to replace"):
+        weather().td.to_memmap(tmp_path / "a" / "b", mode="w-")
     path.mkdir()
     weather().td.to_memmap(path)
+    assert tensordict.load(path).batch_size == (2, 4)
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileExistsError, match="expected a folder to replace, found a file"):
         weather().td.to_memmap(tmp_path / "file")
     (tmp_path / "a.tdz").mkdir()
     with pytest.raises(FileExistsError, match="expected an archive to replace, found a folder"):
         weather().td.to_memmap(tmp_path / "a.tdz")
-
-
-def test_parents_are_made(tmp_path):
-    weather().td.to_memmap(str(tmp_path / "a" / "b" / "c"))
-    assert tensordict.load(tmp_path / "a" / "b" / "c").batch_size == (2, 4)
 
 
 def test_an_error_on_the_way_leaves_the_old_store(path):
@@ -287,38 +276,38 @@ def test_an_error_on_the_way_leaves_the_old_store(path):
     assert beside(path) == []
 
 
-def test_a_crash_leaves_the_old_store(path):
-    weather().td.to_memmap(path, unbatched="drop")
-    code = f"""
-import os, signal, dask.array, numpy as np, xarray as xr, xarray_tensordict
-def crash(block):
-    os.kill(os.getpid(), signal.SIGKILL)
-x = dask.array.ones(4, chunks=1).map_blocks(crash, dtype="f8", meta=np.zeros(0))
-xr.Dataset({{"x": ("time", x)}}).td.to_memmap({str(path)!r})
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
-
-
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["shape", "device", "_type", "next/shape", "shape/next", "a/device/b"])
-def test_keys_that_tensordict_would_lose(path, name):
-    with pytest.raises(ValueError, match=f"'{name}': .* rename it"):
-        xr.Dataset({name: ("time", np.zeros(3)), "x": ("time", np.zeros(3))}).td.to_memmap(path)
-    assert not path.exists()
+def objects(*values):
+    held = np.empty(len(values), object)
+    held[:] = values
+    return ("time", held)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, [b"bytes"], (1, 2), {1: 2}, np.arange(3)], ids=repr)
-def test_objects_that_would_be_pickled(path, value):
-    held = np.empty(2, object)
-    held[:] = [value, value]
-    ds = xr.Dataset({"x": ("time", np.zeros(2)), "bad": ("time", held)})
-    with pytest.raises(TypeError, match=r"'bad' holds .* never as pickles.*exclude=\['bad'\]"):
-        ds.td.to_memmap(path)
+LOST = ["shape", "device", "_type", "next/shape", "shape/next", "a/device/b"]  # by tensordict
+PICKLED = [{1, 2}, [b"bytes"], (1, 2), {1: 2}, np.arange(3)]
+REFUSED = [
+    *((name, ("time", np.zeros(2)), ValueError, f"'{name}': .* rename it") for name in LOST),
+    *(("bad", objects(value, value), TypeError, "'bad' holds .* never as pickles") for value in PICKLED),
+    ("bad", objects(b"a", "a"), TypeError, "'bad' holds"),
+    ("when", ("time", np.array(["1500-01-01", "2000-01-01"], "M8[s]")), OverflowError, "'when' holds dates from 1500"),
+    ("wide", ("time", np.zeros(2, "longdouble")), TypeError, "'wide' cannot be written: torch has no dtype"),
+]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("name", "variable", "error", "message"), REFUSED, ids=lambda value: str(value)[:20])
+def test_what_cannot_be_written_is_refused_by_name(path, name, variable, error, message, chunked):
+    ds = xr.Dataset({"x": ("time", np.zeros(2)), name: variable})
+    ds = ds.chunk() if chunked and variable[1].dtype != object else ds
+    with pytest.raises(error, match=message) as caught:
+        ds.td.to_memmap(path, compute=chunked or error is not ValueError)
+    if error is TypeError:
+        assert f"exclude=[{name!r}]" in str(caught.value)
     assert not path.exists()
-    ds.td.to_memmap(path, exclude=["bad"])
+    assert beside(path) == []
+    ds.td.to_memmap(path, exclude=[name])
     assert list(tensordict.load(path).keys()) == ["x"]
 
 
@@ -339,24 +328,138 @@ def test_rows_that_are_lists(path, tmp_path):
         ds.td.to_memmap(path)
 
 
-def test_json_objects(path):
-    held = np.empty((), object)
-    held[()] = {"lr": [0.1, None], "name": "ø"}
-    ds = xr.Dataset({"x": ("time", np.zeros(2))}, coords={"config": ((), held)})
-    ds.td.to_memmap(path)
+# -- in parallel, and put off -------------------------------------------------------------------------------------------
+
+
+def many_blocks() -> xr.Dataset:
+    """Blocks that cut rows, so that tasks write to interleaved places of one file."""
+    whole = np.arange(60 * 50, dtype="f4").reshape(60, 50)
+    return xr.Dataset(
+        {
+            "x": (("time", "f"), dask.array.from_array(whole, chunks=(7, 11))),
+            "next/x": (("time", "f"), dask.array.from_array(whole + 1, chunks=(60, 1))),
+            "half": ("time", dask.array.arange(60, chunks=1, dtype="f4")),
+            "label": ("time", [f"row {i}" for i in range(60)]),
+        },
+        coords={"time": np.arange(60)},
+    ).td.set_batch_dims("time")
+
+
+# -- schedulers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "put_off"),
+    [
+        ("sync", False),
+        ("threads", True),
+        pytest.param("processes", False, marks=pytest.mark.slow),
+        ("processes", True),
+    ],
+)
+def test_every_scheduler_writes_the_same_bits(path, scheduler, put_off):
+    ds = many_blocks()
+    with dask.config.set(scheduler=scheduler, num_workers=8 if scheduler == "threads" else 2):
+        written = ds.td.to_memmap(path, compute=not put_off)
+        if put_off:
+            written.compute()
     assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_times_out_of_range(path, chunked):
-    ds = xr.Dataset({"x": ("time", np.zeros(2)), "when": ("time", np.array(["1500-01-01", "2000-01-01"], "M8[s]"))})
-    with pytest.raises(OverflowError, match="'when' holds dates from 1500"):
-        (ds.chunk() if chunked else ds).td.to_memmap(path)
-    assert not path.exists()
+    assert_same_tensordict(ds.td.to_tensordict(), both_doors(path))
     assert beside(path) == []
 
 
-def test_what_no_tensordict_can_hold(path):
-    ds = xr.Dataset({"x": ("time", np.zeros(2)), "wide": ("time", np.zeros(2, "longdouble"))})
-    with pytest.raises(TypeError, match=r"'wide' cannot be written: torch has no dtype .*exclude=\['wide'\]"):
-        ds.td.to_memmap(path)
+# -- put off -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+def test_what_is_put_off_leaves_the_old_store_until_it_is_computed(tmp_path, name):
+    path = tmp_path / name
+    weather().td.to_memmap(path, unbatched="drop")
+    later = many_blocks().td.to_memmap(path, compute=False)
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    later = pickle.loads(pickle.dumps(later))
+    later.compute()
+    assert_same_tensordict(many_blocks().td.to_tensordict(), tensordict.load(path))
+    assert beside(path) == []
+
+
+def test_a_dataset_without_dask_can_be_put_off_too(path):
+    later = weather().td.to_memmap(path, compute=False, unbatched="drop")
+    assert not path.exists()
+    later.compute()
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    later.compute()  # there is nothing left to do
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+
+
+def test_what_failed_can_be_computed_again(path):
+    flag = path.with_name("flag")
+
+    def fail_once(block: Any) -> Any:
+        if not flag.exists():
+            flag.touch()
+            raise ZeroDivisionError
+        return block
+
+    data = dask.array.ones((4, 2), chunks=(1, 2)).map_blocks(fail_once, meta=np.zeros((0, 0)))
+    later = xr.Dataset({"x": (("time", "f"), data)}).td.to_memmap(path, compute=False)
+    with pytest.raises(ZeroDivisionError):
+        later.compute()
+    assert not path.exists()
+    later.compute()
+    assert tensordict.load(path)["x"].sum() == 8
+
+
+def test_computing_it_twice_does_not_lose_what_came_between(path):
+    later = many_blocks().td.to_memmap(path, compute=False)
+    later.compute()
+    weather().td.to_memmap(path, unbatched="drop")
+    with pytest.raises(FileNotFoundError, match=r"can be computed once\. Call it again"):
+        later.compute()
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+
+
+def test_mode_w_minus_is_asked_again_when_it_is_computed(path):
+    later = many_blocks().td.to_memmap(path, mode="w-", compute=False)
+    weather().td.to_memmap(path, unbatched="drop")
+    with pytest.raises(FileExistsError, match="mode='w' to replace"):
+        later.compute()
+    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+
+
+def test_progress_is_shown(path, capsys):
+    many_blocks().td.to_memmap(path, progress=True)
+    assert "100%" in capsys.readouterr().err
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+
+def episodes() -> xr.DataTree:
+    def episode(length: int) -> xr.Dataset:
+        rows = np.arange(length * 2.0).reshape(length, 2)
+        return xr.Dataset({"obs": (("time", "f"), rows), "task": ("time", [f"{i}" for i in range(length)])})
+
+    return xr.DataTree.from_dict(
+        {"/data/demo_0": episode(3), "/data/demo_1": episode(5), "/data/demo_1/next": episode(5)}
+    )
+
+
+@pytest.mark.parametrize("name", ["written", "written.tdz"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_nodes_of_a_tree_keep_their_own_batches(tmp_path, name, chunked):
+    path = tmp_path / name
+    if chunked:
+        later = episodes().chunk().td.to_memmap(path, compute=False)
+        assert not path.exists()
+        later.compute()
+    else:
+        episodes().td.to_memmap(path)
+    loaded = tensordict.load(path)
+    assert_same_tensordict(episodes().td.to_tensordict(), loaded)
+    assert loaded["data"].batch_size == ()
+    assert [loaded["data", f"demo_{i}"].batch_size for i in (0, 1)] == [(3,), (5,)]
+    assert loaded["data", "demo_1", "next"].batch_size == (5,)
+    again = xr.open_datatree(path, engine="tensordict")
+    assert again["data/demo_1"].td.batch_size == (5,)
+    assert_same_tensordict(loaded, again.td.to_tensordict())

@@ -15,33 +15,6 @@ LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 
 
-@FORMATS
-@LAYOUTS
-@pytest.mark.parametrize("region", [{"time": slice(-3, -1)}, {"time": slice(1, 3)}, {"time": slice(1, -1)}])
-def test_bounds_may_be_negative(tmp_path, layout, zarr_format, region):
-    ds = era()
-    ds.td.to_zarr(tmp_path / "a", layout=layout, zarr_format=zarr_format)
-    part = ds[["t2m", "next/t2m"]].isel(time=slice(1, 3)) * 2
-    part.drop_vars(["lat", "lon", "height", "run"], errors="ignore").td.to_zarr(tmp_path / "a", region=region)
-    found = reopened(tmp_path / "a")
-    for name in ("t2m", "next/t2m"):
-        expected = ds[name].values.copy()
-        expected[1:3] *= 2
-        np.testing.assert_array_equal(found[name], expected)
-
-
-@pytest.mark.parametrize(
-    ("region", "rows"), [({"time": slice(None, 2)}, slice(0, 2)), ({"time": slice(2, None)}, slice(2, 4))]
-)
-def test_bounds_may_be_left_out(tmp_path, region, rows):
-    ds = era()
-    (ds.copy(deep=True)).td.to_zarr(tmp_path / "a")
-    ds.isel(time=rows).assign(done=ds["done"].isel(time=rows) ^ True).td.to_zarr(tmp_path / "a", region=region)
-    expected = ds["done"].values.copy()
-    expected[rows] ^= True
-    np.testing.assert_array_equal(reopened(tmp_path / "a")["done"], expected)
-
-
 def test_a_region_of_two_dims_is_a_block(tmp_path):
     ds = era()
     ds.td.to_zarr(tmp_path / "a")

@@ -7,7 +7,7 @@ writes metadata only where this module flushes. What a failed or killed append h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from ...core.metadata import (
     parse_array_record,
     parse_batch_record,
 )
-from ...core.model import GroupBatch, Key
+from ...core.model import GroupBatch, Key, group_name
 from ...core.values import to_json
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
@@ -39,8 +39,8 @@ from ...writing.store_fit import check_append, fit, grown
 from ...writing.stored_form import with_values
 from ...writing.values import streamed
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
-from .file import check_not_written, without_readers
-from .output import Hdf5Output, Part, changed_in_place, write_values
+from .file import without_readers
+from .output import Hdf5Output, Target, changed_in_place, write_values
 from .read import Hdf5Store
 
 
@@ -86,7 +86,9 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
     OSError
         Where the disk is full.
     """
-    where = _where(path, prefix)
+    where = str(path) + (f", group {group_name(prefix)!r}" if prefix else "")
+    if not path.exists():
+        raise FileNotFoundError(f"{where}: there is no file to append to; write one first, with mode='w'")
     with changed_in_place(path) as output:
         _take_back(output)
         append = _planned(source, output.file, where, prefix, dim)
@@ -97,31 +99,16 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
             raise
 
 
-def check_rows(source: Source, path: Path, prefix: Key, dim: str) -> None:
-    """Check rows that are going to be appended later; raises as :func:`append_rows` does."""
-    where = _where(path, prefix)
-    check_not_written(path)
-    with h5py.File(path, "r") as file:
-        _planned(source, file, where, prefix, dim)
-
-
-def _where(path: Path, prefix: Key) -> str:
-    where = str(path) + (f", group {'/' + '/'.join(prefix)!r}" if prefix else "")
-    if not path.exists():
-        raise FileNotFoundError(f"{where}: there is no file to append to; write one first, with mode='w'")
-    return where
-
-
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
 def _planned(source: Source, file: h5py.File, where: str, prefix: Key, dim: str) -> _Append:
     """Check new rows against an open file, and encode them as it stores them."""
-    ds = open_flat(Hdf5Store.open(file, root="/".join(prefix)), OpenOptions(nested=True))
+    ds = open_flat(Hdf5Store.open(file, root=group_name(prefix)), OpenOptions(nested=True))
     inference = infer_dataset(ds)
     check_append(source, ds, dim, where)
     batches = grown(inference.groups, {dim: int(source.flat.sizes[dim])})
-    append = _Append(dim, file["/" + "/".join(prefix)], where, ds, batches)
+    append = _Append(dim, file[group_name(prefix)], where, ds, batches)
     for key, node in source.nodes.items():
         for local, variable in node.variables.items():
             if dim in source.flat.variables[node.names[local]].dims:
@@ -174,10 +161,9 @@ def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, whe
 def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     """Grow the datasets of a file that is open for writing, and make its records true."""
     file, base = output.file, append.base
-    targets = [(Part(output, rows.dataset, rows.where), rows.values) for rows in append.rows]
     # a disk that is full has to say so while nothing has changed
-    output.room(sum(part.size(values) for part, values in targets))
-    scales = {scale: size for rows in append.rows for scale, size in _growing_scales(rows).items()}
+    output.room(sum(rows.values.nbytes for rows in append.rows))
+    scales = {scale: size for rows in append.rows for scale, size in _growing_scales(rows)}
     before = {rows.dataset.name: rows.before for rows in append.rows} | {each.name: each.shape for each in scales}
     mark = {"kind": "append", "dim": append.dim, "group": base.name, "before": before}
     with without_readers():  # threads of this process see all of this or nothing
@@ -187,7 +173,7 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
             scale.resize((size,))
         for rows in append.rows:
             rows.dataset.resize(rows.after)
-    write_values(targets, progress=progress)
+    write_values([(Target(output, rows.dataset), rows.where, rows.values) for rows in append.rows], progress=progress)
     output.flush()
     with without_readers():
         if append.texts:
@@ -201,15 +187,12 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     output.flush()
 
 
-def _growing_scales(rows: _Rows) -> dict[h5py.Dataset, int]:
-    """The netCDF dimensions without a coordinate that get longer; each is a dataset of its own, as long as the dim."""
-    found = {}
+def _growing_scales(rows: _Rows) -> Iterator[tuple[h5py.Dataset, int]]:
+    """The netCDF dimensions that get longer; one without a coordinate is a dataset of its own, as long as the dim."""
     for axis, size in enumerate(rows.after):
-        scales = attached_scales(rows.dataset, axis)
-        free = [scale for scale in scales if scale != rows.dataset and scale.ndim == 1 and scale.maxshape[0] is None]
-        if free and free[-1].shape[0] < size:
-            found[free[-1]] = size
-    return found
+        for scale in attached_scales(rows.dataset, axis)[-1:]:  # which names the dim
+            if scale.maxshape == (None,) and len(scale) < size:
+                yield scale, size
 
 
 def _record(group: h5py.Group, batch: GroupBatch, where: str) -> None:
@@ -227,11 +210,10 @@ def _take_back(output: Hdf5Output) -> None:
     file = output.file
     if INCOMPLETE_ATTR not in file.attrs:
         return
-    mark = None
     with suppress(ValueError):  # of another version
         mark = append_mark(file, file.filename)
-    for path, shape in mark.before.items() if mark is not None else ():
-        if path in file:
-            file[path].resize(shape)
+        for path, shape in mark.before.items() if mark is not None else ():
+            if path in file:
+                file[path].resize(shape)
     del file.attrs[INCOMPLETE_ATTR]
     output.flush()

@@ -46,8 +46,6 @@ class Element:
         Whether it is a numpy value in an opaque type, as tensordict writes non-tensor data.
     is_value
         Whether all elements are one value: a 0-d list.
-    characters
-        The number of single characters that make one string, where they are the last axis of what h5py reads.
     """
 
     dtype: np.dtype[Any]
@@ -56,7 +54,6 @@ class Element:
     axes: tuple[int, ...] = ()
     opaque: bool = False
     is_value: bool = False
-    characters: int = 0
 
     @property
     def is_text(self) -> bool:
@@ -80,8 +77,6 @@ def element_of(dtype: np.dtype[Any], *, fixed_text: bool) -> Element:
         raise UnreadableError(f"it holds {kind}s, which have no value outside the file")
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        if base == "S1" and len(shape) == 1:  # how netCDF writes the strings in its compound types
-            return replace(_TEXT, characters=shape[0])
         inner = element_of(base, fixed_text=fixed_text)
         return replace(inner, axes=(*shape, *inner.axes))
     if dtype.names is not None:
@@ -103,7 +98,7 @@ def element_of(dtype: np.dtype[Any], *, fixed_text: bool) -> Element:
 def _opaque_element(dtype: np.dtype[Any]) -> Element:
     if dtype.kind == "V":
         raise UnreadableError(
-            f"it holds opaque data ({dtype.itemsize} bytes each), whose meaning the file does not tell"
+            f"it holds opaque data ({dtype.itemsize} bytes each), whose meaning the file does not record"
         )
     if dtype.kind in "Mm":  # as h5py writes times
         return Element(dtype)
@@ -178,11 +173,9 @@ class Hdf5Array(BackendArray):
 
     def _read(self, dataset: Any, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         """Read a part of the dataset, as h5py gives it."""
-        if not key and not (self._element.axes or self._element.characters):
+        if not key and not self._element.axes:
             found = _field(dataset, self._fields, key)
-            boxed: np.ndarray[Any, Any] = np.empty(
-                (), getattr(found, "dtype", object) if np.isscalar(found) else object
-            )
+            boxed: np.ndarray[Any, Any] = np.empty((), found.dtype if isinstance(found, np.generic) else object)
             boxed[()] = found
             return boxed
         axis = next((axis for axis, part in enumerate(key) if isinstance(part, np.ndarray)), None)
@@ -218,9 +211,6 @@ class Hdf5Array(BackendArray):
                 # of the other byte order, in a file that has taken the place of the first
                 return found.astype(self.dtype)
             return found.view(self.dtype) if found.dtype.metadata else found
-        if self._element.characters:
-            joined = np.ascontiguousarray(found).view(f"S{self._element.characters}")
-            found = joined.reshape(found.shape[:-1])
         result = np.empty(found.size, self.dtype)
         for index, item in enumerate(found.flat):
             result[index] = convert(item)

@@ -6,7 +6,6 @@ Names are those of netCDF-4 dimensions, dimension scales, labels, and ``Dimensio
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -119,13 +118,9 @@ def reference_kind(dtype: np.dtype[Any]) -> str | None:
     found = h5py.check_ref_dtype(dtype)
     if found is not None:
         return "region reference" if found is h5py.RegionReference else "object reference"
-    base = h5py.check_vlen_dtype(dtype)
-    if isinstance(base, np.dtype):
-        return reference_kind(base)
-    if dtype.subdtype is not None:
-        return reference_kind(dtype.subdtype[0])
-    inner = (reference_kind(dtype[name]) for name in dtype.names or ())
-    return next((kind for kind in inner if kind is not None), None)
+    base = dtype.subdtype[0] if dtype.subdtype is not None else h5py.check_vlen_dtype(dtype)
+    inner = [base] if isinstance(base, np.dtype) else [dtype[name] for name in dtype.names or ()]
+    return next(filter(None, map(reference_kind, inner)), None)
 
 
 def decode_text(value: bytes | str) -> str:
@@ -134,9 +129,9 @@ def decode_text(value: bytes | str) -> str:
 
 
 def _read_attribute(obj: Any, name: str) -> Any:
+    """As h5netcdf and xarray give it: arrays of strings become lists, what has one element is that element."""
     attribute = obj.attrs.get_id(name)
-    dtype = attribute.dtype
-    kind = reference_kind(dtype)
+    dtype, kind = attribute.dtype, reference_kind(attribute.dtype)
     if kind is not None:
         raise UnreadableError(f"an {kind}" if kind.startswith("o") else f"a {kind}")
     if dtype.kind == "V" and dtype.names is None and dtype.subdtype is None:
@@ -146,24 +141,15 @@ def _read_attribute(obj: Any, name: str) -> Any:
         return "" if string else np.array([], dtype)
     value = obj.attrs[name]
     if string:
-        value = _decode_strings(value, string.length)
+        is_char = string.length == 1  # which stays bytes in a list
+        texts = [item if is_char else decode_text(item) for item in np.ravel(np.asarray(value, object)).tolist()]
+        value = texts if attribute.shape else texts[0]
     if not np.isscalar(value) and len(value) == 1:
         value = value[0]
     if isinstance(value, bytes) and name not in _RAW_BYTES:
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            warnings.warn(
-                f"attribute {name!r} of {obj.name!r} is not valid UTF-8: it stays bytes", UnicodeWarning, stacklevel=2
-            )
+        with suppress(UnicodeDecodeError):
+            return value.decode("utf-8")
     return value
-
-
-def _decode_strings(value: Any, length: int | None) -> Any:
-    """Strings as h5netcdf gives them: arrays become lists, and only strings of one byte ("char") stay bytes."""
-    if length is not None and length > 1:
-        return decode_text(value) if isinstance(value, bytes) else [decode_text(item) for item in value.flat]
-    return value if np.isscalar(value) else value.tolist()
 
 
 # -- written ------------------------------------------------------------------------------------------------------------
@@ -253,9 +239,7 @@ def is_scale(dataset: Any) -> bool:
 
     HDF5's own function ends the process where the class is another text of that length, or a list of several.
     """
-    if not _has(dataset, b"CLASS") or np.ravel(marker(dataset, "CLASS")).tolist() not in _SCALES:
-        return False
-    return bool(h5py.h5ds.is_scale(dataset.id))
+    return np.ravel(marker(dataset, "CLASS")).tolist() in _SCALES and bool(h5py.h5ds.is_scale(dataset.id))
 
 
 def _has(dataset: Any, name: bytes) -> bool:
@@ -291,7 +275,7 @@ class ScaleTable:
     """The dimension scales of one file, each looked up once.
 
     HDF5 finds the name of an object reached by reference in a search of the whole file, so names are kept, and those
-    of a group that is listed are put in by :meth:`add`.
+    of a group that is listed are put in before.
     """
 
     def __init__(self) -> None:
@@ -299,27 +283,30 @@ class ScaleTable:
         self._axes: dict[tuple[Any, ...], Axis] = {}
         self._shared: dict[tuple[Any, ...], Shared] = {}
 
-    def add(self, dataset: Any, name: str) -> Axis:
-        """Register the scale `dataset`, listed as `name`."""
-        found = identity(dataset)
-        self._names.setdefault(found, name)
-        return self._axis(dataset.id, found)
+    def axis(self, scale: Any, name: str | None = None) -> Axis:
+        """What the scale with that h5py id records, listed as `name` or reached by a reference."""
+        found = identity(scale)
+        if found not in self._names:
+            path = name if name is not None else h5py.h5i.get_name(scale).decode("utf-8", "surrogateescape")
+            self._names[found] = path.rsplit("/", 1)[-1]
+        if found not in self._axes:
+            space = scale.get_space()
+            shape = space.get_simple_extent_dims()
+            unlimited = bool(shape) and space.get_simple_extent_dims(True)[0] == h5py.h5s.UNLIMITED
+            size = shape[0] if shape else 0
+            self._axes[found] = Axis(
+                self._names[found], max(size, _largest_use(scale)) if unlimited else size, unlimited
+            )
+        return self._axes[found]
 
-    def by_reference(self, dataset: Any, reference: Any) -> Axis | None:
-        """The scale that `reference`, a member of the DIMENSION_LIST of `dataset`, points to; None if to nothing."""
-        try:
-            target = h5py.h5r.dereference(reference, dataset.id)
-            if not isinstance(target, h5py.h5d.DatasetID):
-                return None
-            found = identity(target)
-            if found not in self._names:
-                path = h5py.h5i.get_name(target)
-                if not path:
-                    return None
-                self._names[found] = path.decode("utf-8", "surrogateescape").rsplit("/", 1)[-1]
-            return self._axis(target, found)
-        except Exception:  # it is null, of another type, or leads nowhere: h5py raises nearly anything
-            return None
+    def attached(self, dataset: Any, references: list[Any]) -> Axis:
+        """The scale of one axis of a dataset. Of several the last, as netCDF-C and h5netcdf do."""
+        for reference in reversed(references):
+            with suppress(Exception):  # it is null, of another type, or leads nowhere: h5py raises nearly anything
+                target = h5py.h5r.dereference(reference, dataset.id)
+                if isinstance(target, h5py.h5d.DatasetID):
+                    return self.axis(target)
+        return Axis()
 
     def shared(self, group: Any, members: Mapping[str, Any] | None = None) -> Shared:
         """What a group shares, looked up once; `members` are its own where they are open already."""
@@ -331,33 +318,15 @@ class ScaleTable:
     def _share(self, members: Mapping[str, Any]) -> Shared:
         found = Shared()
         for name, member in members.items():
-            try:
+            with suppress(Exception):  # it is corrupt, and said to be when it is described as an array
                 if isinstance(member, h5py.Datatype) and h5py.check_enum_dtype(member.dtype) is not None:
                     found.types.append((name, member.id.encode()))
                 elif isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
-                    found.scales.append(self.add(member, name))
+                    found.scales.append(self.axis(member.id, name))
                     number = np.ravel(marker(member, "_Netcdf4Dimid"))
                     if len(number) == 1 and number.dtype.kind in "iu":
                         found.numbers[int(number[0])] = found.scales[-1]
-            except Exception:  # noqa: S112 - it is corrupt, and said to be when it is described as an array
-                continue
         return found
-
-    def forget_sizes(self) -> None:
-        """Look sizes up again: the file can be written to."""
-        self._axes.clear()
-        self._shared.clear()
-
-    def _axis(self, target: Any, found: tuple[Any, ...]) -> Axis:
-        if found not in self._axes:
-            space = target.get_space()
-            shape = space.get_simple_extent_dims()
-            unlimited = bool(shape) and space.get_simple_extent_dims(True)[0] == h5py.h5s.UNLIMITED
-            size = shape[0] if shape else 0
-            if unlimited:
-                size = max(size, _largest_use(target))
-            self._axes[found] = Axis(self._names[found], size, unlimited)
-        return self._axes[found]
 
 
 def _opened(group: Any) -> dict[str, Any]:
@@ -393,14 +362,14 @@ def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[An
     if not ndim:
         return ()
     axes = [Axis()] * ndim
-    own = table.add(dataset, name) if is_scale(dataset) else None
+    own = table.axis(dataset.id, name) if is_scale(dataset) else None
     if own is not None and ndim > 1 and _has(dataset, b"_Netcdf4Coordinates"):
         known = {number: axis for group in chain for number, axis in table.shared(group).numbers.items()}
         numbers = marker(dataset, "_Netcdf4Coordinates")
         if np.shape(numbers) == (ndim,) and all(number in known for number in numbers.tolist()):
             return tuple(known[number] for number in numbers.tolist())
     if _has(dataset, b"DIMENSION_LIST"):
-        axes = [_attached(dataset, references, table) for references in _scale_references(dataset)]
+        axes = [table.attached(dataset, references) for references in _scale_references(dataset)]
     elif own is not None:
         axes[0] = own
     if all(axis.name is not None for axis in axes):
@@ -416,12 +385,6 @@ def _scale_references(dataset: Any) -> list[list[Any]]:
     lists = marker(dataset, "DIMENSION_LIST")
     rows = lists if isinstance(lists, np.ndarray) and lists.shape == (dataset.ndim,) else [None] * dataset.ndim
     return [list(row) if isinstance(row, np.ndarray) else [] for row in rows]
-
-
-def _attached(dataset: Any, references: list[Any], table: ScaleTable) -> Axis:
-    """The scale of one axis. Of several the last, as netCDF-C and h5netcdf do."""
-    found = (table.by_reference(dataset, reference) for reference in reversed(references))
-    return next((axis for axis in found if axis is not None), Axis())
 
 
 def _labels(dataset: Any) -> list[str] | None:

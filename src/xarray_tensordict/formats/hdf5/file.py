@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakSet
 
@@ -246,23 +245,20 @@ def open_source(source: Any) -> Hdf5Source:
         A path, the bytes of a file, a binary file object, or an open ``h5py.File`` or ``h5py.Group``.
     """
     if isinstance(source, (str, os.PathLike)):
-        path = os.fsdecode(source).removeprefix("file://")
+        path = os.fsdecode(source)
         if "://" in path:
             raise ValueError(
                 f"{path!r} is a URL, and HDF5 files are opened by local paths: give an open file in its place, "
                 f'for example fsspec.open({path!r}, "rb").open()'
             )
-        return _open_path(os.path.abspath(os.path.expanduser(path)))
+        return _open_path(os.path.abspath(path))
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _open_file_object(io.BytesIO(bytes(source)), f"<{len(source)} bytes>")
     if isinstance(source, h5py.Group):
         return _borrow(source)
-    if callable(getattr(source, "read", None)) and callable(getattr(source, "seek", None)):
+    if hasattr(source, "read") and hasattr(source, "seek"):
         return _open_file_object(source, repr(source))
-    raise TypeError(
-        f"an HDF5 store is a path, bytes, a binary file object, or an open h5py.File or h5py.Group, "
-        f"not {type(source).__module__}.{type(source).__qualname__}"
-    )
+    raise TypeError(f"expected a path, bytes, a binary file object, an h5py.File or h5py.Group, found {type(source)}")
 
 
 def _open_path(path: str) -> Hdf5Source:
@@ -349,11 +345,17 @@ def open_for_changes(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     text = os.path.abspath(os.fsdecode(path).removeprefix("file://"))
     with _lock:
         _release_readers(text)
-        _check_own(text)
+        with not_written(text):
+            pass
         try:
             file = h5py.File(text, "r+")
         except OSError as error:
-            raise _not_changed(text, error) from error
+            if "already open for read-only" in str(error):
+                raise ValueError(
+                    f"{path}: this process has the file open for reading, and HDF5 cannot open it for writing until that "
+                    f"is closed: file.close(), and ds.close() of each Dataset that another engine has opened from it"
+                ) from error
+            raise _locked(text, error) or _cannot_open(repr(text), error) from error
     try:
         with suppress(NotImplementedError, ValueError, FileNotFoundError):
             if not os.path.samestat(os.fstat(int(file.id.get_vfd_handle())), os.stat(text)):
@@ -365,79 +367,48 @@ def open_for_changes(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
             _release_readers(text)
 
 
-def _not_changed(path: str, error: OSError) -> Exception:
-    if "already open for read-only" in str(error):
-        return ValueError(
-            f"{path}: this process has the file open for reading, and HDF5 cannot open it for writing until that is "
-            f"closed: file.close(), and ds.close() of each Dataset that another engine has opened from it"
-        )
-    if error.errno in {errno.EAGAIN, errno.EACCES} and "lock" in str(error):
-        return _locked(path)
-    return _cannot_open(repr(path), error)
-
-
-def _locked(path: str | os.PathLike[str]) -> BlockingIOError:
-    return BlockingIOError(
-        f"{path}: the file is open elsewhere, and HDF5 allows one writer and no readers beside it. Nothing was written; try "
-        f"again when it is closed there (ds.close())"
-    )
-
-
 def _release_readers(path: str | os.PathLike[str]) -> None:
     """Close what this package has open of a file for reading; lazy arrays open it again when they are read."""
     for source in list(_sources):
         source.release(path)
 
 
-def _check_own(path: str | os.PathLike[str]) -> None:
-    """Raise where this process holds the file open for writing."""
-    for file in h5py.h5f.get_obj_ids(types=h5py.h5f.OBJ_FILE):
-        writes = False
-        with suppress(OSError, ValueError, RuntimeError):  # one of both is not there, or has just been closed
-            writes = os.path.samefile(os.fsdecode(file.name), path) and file.get_intent() & h5py.h5f.ACC_RDWR
-        if writes:
-            raise ValueError(
-                f"{path}: this process has the file open for writing, and what is written there would be lost or mixed; close "
-                f"it first (file.close(), ptd.close()), or try again when the other thread is done"
-            )
-
-
-def check_not_written(path: Path) -> None:
-    """Raise where another thread or process is writing to the file."""
-    _check_own(path)
-    with lock_out_writers(path):
-        pass
-
-
 @contextmanager
-def lock_out_writers(path: Path) -> Iterator[None]:
+def not_written(path: str | os.PathLike[str]) -> Iterator[None]:
     """Nobody else takes the place of a file here, nor opens it for writing; readers may go on.
 
     Raises
     ------
-    BlockingIOError
-        Where a process has it open for writing.
+    ValueError, BlockingIOError
+        Where this process, or another one, has it open for writing.
     """
-    with ExitStack() as stack:
+    with ExitStack() as held:
         if fcntl is not None:
-            _flock(stack, path.parent, fcntl.LOCK_EX)
-            try:
-                _flock(stack, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise _locked(path) from error
+            with suppress(OSError):  # a file system without locks
+                number = os.open(os.path.dirname(path), os.O_RDONLY)
+                held.callback(os.close, number)
+                fcntl.flock(number, fcntl.LOCK_EX)
+        try:
+            file = held.enter_context(h5py.File(path, "r"))
+        except OSError as error:  # where there is none, or a damaged one, nobody writes
+            locked = _locked(path, error)
+            if locked is not None:
+                raise locked from error
+        else:
+            if file.id.get_intent() & h5py.h5f.ACC_RDWR:
+                raise ValueError(
+                    f"{path}: this process has the file open for writing, and what is written there would be lost or mixed; "
+                    f"close it first (file.close(), ptd.close()), or try again when the other thread is done"
+                )
+            if os.name == "nt":  # which replaces no file that is open
+                file.close()
         yield
 
 
-def _flock(stack: ExitStack, path: Path, kind: int) -> None:
-    """Lock as HDF5 does, where the file system can and there is something."""
-    try:
-        number = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    stack.callback(os.close, number)
-    try:
-        fcntl.flock(number, kind)
-    except BlockingIOError:
-        raise
-    except OSError:  # a file system without locks
-        return
+def _locked(path: str | os.PathLike[str], error: OSError) -> BlockingIOError | None:
+    if error.errno not in {errno.EAGAIN, errno.EACCES} or "lock" not in str(error):
+        return None
+    return BlockingIOError(
+        f"{path}: the file is open elsewhere, and HDF5 allows one writer and no readers beside it. Nothing was written; try "
+        f"again when it is closed there (ds.close())"
+    )

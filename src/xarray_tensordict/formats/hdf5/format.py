@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from ..base import Annotations, Format, StoreOptions
@@ -65,13 +64,6 @@ class Hdf5Format(Format):
         td = open_bare(group=source[group], backend="h5", mode=mode, **options)
         close_with_file(td)
         return td
-
-    def check_replaceable(self, path: str) -> None:
-        from .file import check_not_written
-        from .write import check_target
-
-        check_target(Path(path), "w")
-        check_not_written(Path(path))
 
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
         from .write import annotate_hdf5

@@ -23,7 +23,7 @@ def member_of(group: Any, name: str | bytes) -> Any:
     Raises
     ------
     UnreadableError
-        Where its link or a part of it leads to what is no regular file, and for a virtual dataset that is made of itself.
+        Where its link or a part of it points to what is no regular file, and for a virtual dataset that is made of itself.
     Exception
         Nearly anything, by h5py, for a link that leads nowhere and a corrupt object.
     """
@@ -51,7 +51,7 @@ def _check_link(group: Any, name: str, followed: list[str]) -> None:
         return
     followed.append(name)
     if len(followed) > _MOST_LINKS:
-        raise UnreadableError(f"it leads through more than {_MOST_LINKS} links")
+        raise UnreadableError(f"it goes through more than {_MOST_LINKS} links")
     target = group.id.links.get_val(link)
     if kind == h5py.h5l.TYPE_SOFT:
         _check_path(group, os.fsdecode(target), followed)
@@ -106,5 +106,5 @@ def _place(name: str, folders: list[str]) -> str | None:
             if os.path.isfile(place):
                 return place
             if os.path.exists(place) and not os.path.isdir(place):
-                raise UnreadableError(f"it leads to {place}, which is no regular file (a FIFO, a socket or a device)")
+                raise UnreadableError(f"it points to {place}, which is no regular file (a FIFO, a socket or a device)")
     return None

@@ -32,7 +32,7 @@ from .attrs import (
 )
 from .file import Hdf5Source, open_source
 from .links import UnreadableError, member_of
-from .variables import GroupFacts, check_readable, read_array, read_field, record_dtype
+from .variables import GroupFacts, check_readable, read_array, record_dtype
 
 _LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
 _PATHS, _PATHS_FOR_EACH = 1000, 10
@@ -197,7 +197,7 @@ class Hdf5Store:
     def _described(self, node: _Node, out: StoredGroup) -> tuple[GroupFacts, Any]:
         """Fill `out`; gives its batch record, too, which is not read yet."""
         if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
-            self._scales.forget_sizes()
+            self._scales = ScaleTable()  # sizes may be others by now
         self._paths[out.key] = identity(node.obj)
         is_group = isinstance(node.obj, h5py.Group)
         facts = self._read_group(node, out) if is_group else self._read_records(node, out)
@@ -225,7 +225,7 @@ class Hdf5Store:
                     groups.append(name)
                 elif not is_placeholder(dataset):
                     path = "/".join((*node.path, stored))
-                    out.arrays[name] = read_array(facts, dataset, path, name, out.key, out.left_out)
+                    out.arrays[name] = read_array(facts, dataset, path, (*out.key, name), out.left_out)
             except Exception as err:  # one broken dataset must not hide the others, and h5py raises nearly anything
                 out.left_out.append(LeftOut((*out.key, name), _why_not_read(err)))
         out.groups = tuple(groups)
@@ -245,8 +245,9 @@ class Hdf5Store:
                 if record_dtype(dtype[name]) is not None:
                     groups.append(name)
                 else:
-                    fields = (*node.fields, name)
-                    out.arrays[name] = read_field(facts, node.obj, "/".join(node.path), fields, dtype[name], outer)
+                    field = (*node.fields, name), dtype[name], outer
+                    path = "/".join(node.path)
+                    out.arrays[name] = read_array(facts, node.obj, path, (*out.key, name), out.left_out, field)
             except Exception as err:  # as for datasets
                 out.left_out.append(LeftOut((*out.key, name), _why_not_read(err)))
         out.groups = tuple(groups)
@@ -343,12 +344,11 @@ def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[s
 def _why_not_opened(group: Any, name: str, err: Exception) -> str:
     if isinstance(err, UnreadableError):
         return str(err)
-    try:
+    link = None
+    with suppress(Exception):  # a link of a kind that h5py does not know
         link = group.get(name, getlink=True)
-    except Exception:  # a link of a kind that h5py does not know
-        return f"it is a user-defined link, which cannot be followed: {err.args[0] if err.args else err}"
-    if isinstance(link, h5py.SoftLink):
-        return f"it is a soft link to {link.path!r}, which is not there"
-    if isinstance(link, h5py.ExternalLink):
-        return f"it is a link to {link.path!r} in the file {link.filename!r}, which cannot be opened"
-    return f"it cannot be opened: {err.args[0] if err.args else err}"
+    said = err.args[0] if err.args else err
+    if isinstance(link, h5py.SoftLink | h5py.ExternalLink):
+        file = f" in the file {link.filename!r}" if isinstance(link, h5py.ExternalLink) else ""
+        return f"it is a link to {link.path!r}{file}, which cannot be opened"
+    return f"it cannot be opened: {said}" if link else f"it is a user-defined link, which cannot be followed: {said}"

@@ -103,59 +103,51 @@ def _filters(dataset: Any) -> list[tuple[int, int, tuple[int, ...], bytes]]:
     return [properties.get_filter(number) for number in range(properties.get_nfilters())]
 
 
-def read_array(facts: GroupFacts, dataset: Any, path: str, name: str, key: Key, left_out: list[LeftOut]) -> StoredArray:
-    """Describe `dataset`, a member of the group at `key` that is shown as `name`; raises :class:`UnreadableError`."""
+def read_array(
+    facts: GroupFacts,
+    dataset: Any,
+    path: str,
+    key: Key,
+    left_out: list[LeftOut],
+    field: tuple[tuple[str, ...], np.dtype[Any], tuple[int, ...]] | None = None,
+) -> StoredArray:
+    """Describe `dataset`, or a field of its records, as the array at `key`; raises :class:`UnreadableError`.
+
+    `field` has the names that lead to it, its dtype, and the axes of array types around the record that it is in.
+    """
+    fields, dtype, outer = field or ((), dataset.dtype, ())
     axes = recorded_axes(dataset, path.rsplit("/", 1)[-1], facts.scales, facts.chain)
-    record = read_array_record(marker(dataset, ARRAY_ATTR), (*key, name), left_out)
+    record, attrs, value, marked = ArrayRecord(), dict[str, Any](), None, False
+    if field is None:
+        record = read_array_record(marker(dataset, ARRAY_ATTR), key, left_out)
+        attrs = read_attributes(dataset, key, left_out)
+        value = _marked_value(dataset, allow_pickle=facts.allow_pickle)
+        marked = marker(dataset, STACK_ATTR) is not None or marker(dataset, STR_ATTR) is not None
     # char arrays of netCDF stay bytes for xarray to join; elsewhere strings of a fixed length are text
     keeps_bytes = facts.netcdf or record.get("bytes") or any(axis.is_scale for axis in axes)
-    element = element_of(dataset.dtype, fixed_text=not keeps_bytes)
-    attrs = read_attributes(dataset, (*key, name), left_out)
-    marked = marker(dataset, STACK_ATTR) is not None or marker(dataset, STR_ATTR) is not None
-    if element.opaque and dataset.shape and not marked:
+    element = element_of(dtype, fixed_text=field is not None or not keeps_bytes)
+    element = replace(element, axes=(*outer, *element.axes))
+    if element.opaque and dataset.shape and field is None and not marked:
         element = replace(element, dtype=np.dtype(object), is_value=True)
-    raw = not any(axis.name for axis in axes) if axes else not facts.marked
-    value = _marked_value(dataset, allow_pickle=facts.allow_pickle)
     if value is not None:
-        array = StoredArray(name, value, (), attrs, {"source": file_name(dataset)})
+        array = StoredArray(key[-1], value, (), attrs, {"source": file_name(dataset)})
     else:
-        array = _stored_array(facts, dataset, path, name, axes, element, attrs)
+        array = _stored_array(facts, dataset, path, key[-1], axes, element, attrs, fields)
     for word in {"_FillValue", "missing_value"} & attrs.keys() if element.is_rows else ():
-        array.attrs.pop(word, None)
-        left_out.append(LeftOut((*key, name), "rows of lengths of their own are not compared with a value", word))
-    array.raw = raw
+        del attrs[word]
+        left_out.append(LeftOut(key, "rows of lengths of their own are not compared with a value", word))
+    raw = array.raw = not any(axis.name for axis in axes) if axes else not facts.marked
     array.non_tensor = value is not None or element.opaque or marked
-    if array.non_tensor or (raw and array.dtype.kind in "OSU"):
+    if (array.non_tensor and field is None) or (raw and array.dtype.kind in "OSU"):
         array.role = "coord"
     if element.is_value:
         array.dims, array.unlimited, array.encoding = (), frozenset(), {"source": file_name(dataset)}
     elif value is None and not (element.opaque or element.dtype.kind in "mM" or (element.is_text and raw)):
         # with a dtype of str, xarray reads a whole column of strings as it opens
-        array.encoding["dtype"] = _encoded_dtype(facts, dataset)
-    _apply_own_record(array, record, (*key, name), left_out)
-    facts.unlimited.update(
-        dim for number, dim in enumerate(array.dims) if dim and number in array.unlimited and axes[number].name is None
-    )
-    return array
-
-
-def read_field(
-    facts: GroupFacts, dataset: Any, path: str, fields: tuple[str, ...], dtype: np.dtype[Any], outer: tuple[int, ...]
-) -> StoredArray:
-    """Describe one field of the records of `dataset`; raises :class:`UnreadableError`.
-
-    `dtype` is that of the field, `outer` the axes of array types around the record that it is in.
-    """
-    axes = recorded_axes(dataset, path.rsplit("/", 1)[-1], facts.scales, facts.chain)
-    element = element_of(dtype, fixed_text=True)
-    element = replace(element, axes=(*outer, *element.axes))
-    array = _stored_array(facts, dataset, path, fields[-1], axes, element, {}, fields)
-    array.raw = not any(axis.name for axis in axes) if axes else not facts.marked
-    array.non_tensor = element.opaque
-    if element.convert is None and element.dtype.kind not in "mM":
-        array.encoding["dtype"] = element.dtype
-    elif array.raw and array.dtype.kind in "OSU":
-        array.role = "coord"
+        array.encoding["dtype"] = _encoded_dtype(facts, dataset, dtype)
+    _apply_own_record(array, record, key, left_out)
+    grown = (dim for number, dim in enumerate(array.dims) if number in array.unlimited and axes[number].name is None)
+    facts.unlimited.update(filter(None, grown))
     return array
 
 
@@ -172,14 +164,11 @@ def _stored_array(
     """The array, before anything that depends on markers."""
     grows = frozenset(number for number, most in enumerate(dataset.maxshape) if most is None)
     shape = tuple(
-        max(size, axis.size) if number in grows and axis.size is not None and axis.unlimited else size
+        max(size, axis.size or 0) if number in grows and axis.unlimited else size
         for number, (size, axis) in enumerate(zip(dataset.shape, axes, strict=True))
     )
-    facts.unlimited.update(
-        axis.name
-        for number, axis in enumerate(axes)
-        if axis.name is not None and (axis.unlimited if axis.is_scale else number in grows)
-    )
+    ends = (axis.unlimited if axis.is_scale else number in grows for number, axis in enumerate(axes))
+    facts.unlimited.update(axis.name for axis, free in zip(axes, ends, strict=True) if axis.name is not None and free)
     before = facts.before.get(dataset.name)
     if before is not None:  # rows behind these are those of an append that has not finished
         if len(before) != len(shape) or any(map(gt, before, dataset.shape)):
@@ -242,12 +231,12 @@ def _encoding(dataset: Any, data: Hdf5Array | RawArray, chunks: tuple[int, ...] 
     return encoding
 
 
-def _encoded_dtype(facts: GroupFacts, dataset: Any) -> Any:
-    if h5py.check_vlen_dtype(dataset.dtype) is str:
+def _encoded_dtype(facts: GroupFacts, dataset: Any, dtype: np.dtype[Any]) -> Any:
+    if h5py.check_vlen_dtype(dtype) is str:
         return str
-    codes = h5py.check_enum_dtype(dataset.dtype)
+    codes = h5py.check_enum_dtype(dtype)
     name = None if codes is None else facts.enum_name(dataset.id.get_type())
-    return dataset.dtype if name is None else np.dtype(dataset.dtype, metadata={"enum": codes, "enum_name": name})
+    return dtype if name is None else np.dtype(dtype, metadata={"enum": codes, "enum_name": name})
 
 
 def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] | None:

@@ -1,6 +1,6 @@
 """The HDF5 writer: carry a :class:`~...writing.plan.WritePlan` out with h5py, or with xarray's h5netcdf engine.
 
-With ``layout="tensordict"`` the file holds nothing but the arrays that bare tensordict is to read, their dims as HDF5
+With ``layout="tensordict"`` the file holds nothing but the arrays that plain tensordict is to read, their dims as HDF5
 dimension labels; netCDF's placeholders for dims would be entries there. Rows are appended by :mod:`.append`.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from operator import gt
 from pathlib import Path
@@ -18,9 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from xarray.core.coordinates import Coordinates
 
-from ..._compat.xarray import NetcdfWriter, data_of
+from ..._compat.xarray import NetcdfWriter, data_of, dataset_of
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
 from ...core.values import to_json
@@ -39,10 +39,20 @@ from ...writing.plan import (
 from ...writing.running import distributed_client
 from ...writing.stored_form import Stored, storage_chunks
 from ..base import Annotations, check_records
-from .append import append_rows, check_rows
+from .append import append_rows
 from .attrs import NON_COORD_PREFIX, attached_scales, marker, stored_attrs, unbatched_content, write_labels
-from .file import check_not_written, open_for_changes
-from .output import ONE_WRITER, Hdf5Output, Part, opened_file, store_blocks, text_size, write_values, written_beside
+from .file import not_written, open_for_changes
+from .output import (
+    ONE_WRITER,
+    Hdf5Output,
+    Region,
+    Target,
+    opened_file,
+    store_blocks,
+    whole,
+    write_values,
+    written_beside,
+)
 from .read import Hdf5Store
 
 _JSON_MARK = json.dumps({"encoding": "json"})
@@ -89,12 +99,9 @@ def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> 
     target, mode = _target(path), options.mode
     check_target(target, mode)
     if options.append_dim is not None:
-        dim = str(options.append_dim)
-        if not options.compute:
-            check_rows(source, target, prefix, dim)
-        return partial(append_rows, source, target, prefix, dim, progress=options.progress)
-    check_not_written(target)
-    copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
+        return partial(append_rows, source, target, prefix, str(options.append_dim), progress=options.progress)
+    with not_written(target):
+        copied = target.exists() and (mode == "a" or (mode is None and bool(prefix)))
     plan = _planned(source, options, target if copied and mode == "a" else None, prefix)
 
     def write_file() -> None:
@@ -122,17 +129,16 @@ def _target(path: Any) -> Path:
 
 def check_target(target: Path, mode: str | None) -> None:
     """Raise where `mode` does not allow what is at a path: a folder, a file of another kind, any file."""
-    if mode in {"w-", "x"} and target.exists():
+    if not target.exists():
+        return
+    if mode in {"w-", "x"}:
         raise FileExistsError(
             f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
         )
-    if target.is_dir():
-        raise ValueError(
-            f"{target}: expected the path of a file, found a folder; choose another path, or use ds.td.to_zarr"
-        )
-    if target.exists() and not target.is_file():
-        raise ValueError(f"{target}: expected the path of a file, found a FIFO, a socket or a device")
-    if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
+    if not target.is_file():
+        what = "a folder" if target.is_dir() else "a FIFO, a socket or a device"
+        raise ValueError(f"{target}: expected the path of a file, found {what}; choose another path")
+    if target.stat().st_size and not h5py.is_hdf5(target):
         does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
         with target.open("rb") as file:
             start = file.read(8)
@@ -149,57 +155,36 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
     ------
     ValueError
         For dims that have another size there.
-    TypeError
-        For attributes that neither HDF5 nor JSON holds.
     """
-    store = None
-    if added_to is not None:
-        with h5py.File(added_to, "r") as file:
-            if not prefix or "/".join(prefix) in file:
-                is_marked = BATCH_ATTR in file["/" + "/".join(prefix)].attrs
-                store = Hdf5Store.open(added_to, root="/".join(prefix))
-    if store is None:
-        plan = plan_write(source, options.layout, "hdf5", encoding=options.encoding)
-    else:
-        try:
-            old = open_flat(store, OpenOptions(nested=True))
-            names = [str(name) for name in source.flat.variables]
-            plan = plan_added(source, old, infer_dataset(old), names, options.layout, "hdf5", options.encoding)
-            growing = old.encoding.get("unlimited_dims", ())
-            for group in plan.groups.values():
-                group.node.unlimited |= {
-                    str(dim) for v in group.node.variables.values() for dim in v.dims if dim in growing
-                }
-            if not is_marked and old.variables:
+    with ExitStack() as opened:
+        where = group_name(prefix)
+        file = {} if added_to is None else opened.enter_context(h5py.File(added_to, "r"))
+        if where not in file:
+            return plan_write(source, options.layout, "hdf5", encoding=options.encoding)
+        old = open_flat(Hdf5Store.open(file, root=where), OpenOptions(nested=True))
+        names = list(map(str, source.flat.variables))
+        plan = plan_added(source, old, infer_dataset(old), names, options.layout, "hdf5", options.encoding)
+        for group in plan.groups.values():
+            dims = {str(dim) for variable in group.node.variables.values() for dim in variable.dims}
+            group.node.unlimited |= dims & set(old.encoding.get("unlimited_dims", ()))
+            if BATCH_ATTR not in file[where].attrs and old.variables:
                 # what others wrote there need not lead with the batch: no record says that it does
-                for group in plan.groups.values():
-                    group.batch_record = None
-        finally:
-            store.close()
-    _check_attrs(plan)
+                group.batch_record = None
     return plan
-
-
-def _check_attrs(plan: WritePlan) -> None:
-    """Raise for attributes that neither HDF5 nor JSON holds."""
-    for key, group in plan.groups.items():
-        stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}")
-        for name, variable in group.node.variables.items():
-            stored_attrs(variable.attrs, {}, f"variable {group.node.names[name]!r}")
 
 
 def _remove_group(file: h5py.File, prefix: Key, target: Path) -> None:
     path = "/".join(prefix)
+    if path in file and not isinstance(file[path], h5py.Group):
+        raise ValueError(f"{target}: {path!r} is an array there, no group; choose another group=, or pass mode='w'")
     if path in file:
-        if not isinstance(file[path], h5py.Group):
-            raise ValueError(f"{target}: {path!r} is an array there, no group; choose another group=, or pass mode='w'")
         del file[path]
 
 
 def _into_object(plan: WritePlan, stream: Any, prefix: Key, options: WriteOptions) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.h5"
-        with opened_file(path, "w", getattr(stream, "name", None) or repr(stream)) as output:
+        with opened_file(getattr(stream, "name", None) or repr(stream), h5py.File, path, "w") as output:
             _write_plan(plan, output, prefix, options, new=True)
         stream.seek(0)
         stream.truncate()
@@ -217,7 +202,7 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Write
         _write_with_h5py(plan, output, prefix, options)
     for key, group in plan.groups.items():
         if group.batch_record is not None:
-            output.file["/" + "/".join((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
+            output.file[group_name((*prefix, *key))].attrs[BATCH_ATTR] = json.dumps(group.batch_record)
 
 
 # -- layout="tensordict" -----------------------------------------------------------------------------------------------
@@ -225,55 +210,55 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Write
 
 def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions) -> None:
     """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
-    parts: list[tuple[Part, xr.Variable]] = []
+    writes: list[tuple[Target, Region, xr.Variable]] = []
     for key, group in plan.groups.items():
-        node = output.file.require_group("/" + "/".join((*prefix, *key)))
-        node.attrs.update(stored_attrs(group.attrs or {}, {}, "the group"))
+        node = output.file.require_group(group_name((*prefix, *key)))
+        node.attrs.update(stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}"))
         for name, stored in group.stored.items():
             if name in node:
                 del node[name]
-            keywords = _dataset_options(name, stored, group, options)
             if stored.form == "json" and not stored.variable.ndim:
-                _write_text(output, node, name, stored.payload, stored.variable.attrs, stored.record)
+                dataset = _write_text(output, node, name, stored.payload)
             else:
-                parts.append(_created(output, node, name, stored, group, keywords))
+                dataset, variable = _created(node, name, stored, group, options)
+                writes.append((Target(output, dataset), whole(variable.shape), variable))
+            owner = f"variable {group.node.names[name]!r}"
+            dataset.attrs.update(stored_attrs(stored.variable.attrs, stored.record, owner))
     if plan.unbatched:
-        root = output.file.require_group("/" + "/".join(prefix))
+        root = output.file.require_group(group_name(prefix))
         content = unbatched_object(plan)
         if UNBATCHED_NAME in root:
             content = {**unbatched_content(root, str(output.file.filename)), **content}
             del root[UNBATCHED_NAME]
-        _write_text(output, root, UNBATCHED_NAME, content, {}, {})
-    write_values(parts, progress=options.progress)
+        _write_text(output, root, UNBATCHED_NAME, content)
+    write_values(writes, progress=options.progress)
 
 
 def _created(
-    output: Hdf5Output, node: h5py.Group, name: str, stored: Stored, group: GroupPlan, options: dict[str, Any]
-) -> tuple[Part, xr.Variable]:
-    """Create the dataset of a variable; what is to be written to it comes with its place."""
+    node: h5py.Group, name: str, stored: Stored, group: GroupPlan, options: WriteOptions
+) -> tuple[h5py.Dataset, xr.Variable]:
+    """Create the dataset of a variable; what is to be written to it comes with it."""
     variable, dtype = _for_h5py(stored)
-    dtype = np.dtype(options.pop("dtype", dtype))
+    keywords = {"dtype": dtype, **_dataset_options(name, stored, group, options)}
     unlimited = group.node.unlimited
-    if any(dim in unlimited for dim in variable.dims):
-        options["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
-        options.setdefault("chunks", True)
+    if unlimited & set(variable.dims):
+        keywords["maxshape"] = tuple(None if dim in unlimited else size for dim, size in variable.sizes.items())
+        keywords.setdefault("chunks", True)
     elif 0 in variable.shape:
-        options = {}
+        keywords = {"dtype": keywords["dtype"]}
     try:
-        dataset = node.create_dataset(name, shape=variable.shape, dtype=dtype, **options)
+        dataset = node.create_dataset(name, shape=variable.shape, **keywords)
     except (ValueError, TypeError, OSError) as error:
         raise type(error)(
-            f"variable {group.node.names[name]!r}: HDF5 cannot store {dtype} with {options} ({error})"
+            f"variable {group.node.names[name]!r}: HDF5 cannot store it with {keywords} ({error})"
         ) from error
-    record = dict(stored.record)
-    if dtype.kind == "S" and not h5py.check_opaque_dtype(dtype):
-        record["bytes"] = True
-    dataset.attrs.update(stored_attrs(stored.variable.attrs, record, name))
+    if dataset.dtype.kind == "S" and not h5py.check_opaque_dtype(dataset.dtype):
+        stored.record["bytes"] = True
     for axis, dim in enumerate(variable.dims):
         dataset.dims[axis].label = str(dim)
     if stored.stack:
         dataset.attrs[STACK_ATTR] = list(group.batch_record["batch_size"]) if group.batch_record is not None else []
-    return Part(output, dataset), variable
+    return dataset, variable
 
 
 def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
@@ -288,19 +273,14 @@ def _for_h5py(stored: Stored) -> tuple[xr.Variable, np.dtype[Any]]:
     return variable, h5py.string_dtype() if variable.dtype.kind in "UTO" else variable.dtype
 
 
-def _write_text(
-    output: Hdf5Output, node: h5py.Group, name: str, value: Any, attrs: Mapping[str, Any], record: Mapping[str, Any]
-) -> None:
+def _write_text(output: Hdf5Output, node: h5py.Group, name: str, value: Any) -> h5py.Dataset:
     """Write one value: a text as it is, anything else as JSON."""
     is_text = isinstance(value, str) and "\0" not in value
     text = value if is_text else to_json(value, name)
-    output.room(text_size(text))
+    output.room(len(text.encode(errors="surrogatepass")))
     dataset = node.create_dataset(name, data=text, dtype=h5py.string_dtype())
-    if is_text:
-        dataset.attrs[STR_ATTR] = True
-    else:
-        dataset.attrs[NON_TENSOR_ATTR] = _JSON_MARK
-    dataset.attrs.update(stored_attrs(attrs, record, name))
+    dataset.attrs.update({STR_ATTR: True} if is_text else {NON_TENSOR_ATTR: _JSON_MARK})
+    return dataset
 
 
 # -- how a dataset is stored -------------------------------------------------------------------------------------------
@@ -341,7 +321,7 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
 def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: WriteOptions) -> dict[str, Any]:
     """The arguments of ``create_dataset``, from an encoding in the words of netCDF4 or of h5py."""
     asked = options.encoding.get(group.node.names[name], {})
-    unknown = sorted(set(asked) - _KNOWN)
+    unknown = sorted(asked.keys() - _KNOWN)
     if unknown:
         raise ValueError(
             f"unexpected encoding parameters for {group.node.names[name]!r}: {unknown}; layout='tensordict' knows "
@@ -356,11 +336,7 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Write
     if encoding.get("complevel") and found.get("compression") == "gzip":
         found.setdefault("compression_opts", encoding["complevel"])
     chunks = encoding.get("chunksizes", encoding.get("chunks"))
-    if chunks is not None:
-        found["chunks"] = tuple(chunks) if isinstance(chunks, list) else chunks
-    elif encoding.get("contiguous") and not found:
-        found["chunks"] = None
-    return found
+    return found if chunks is None else {**found, "chunks": tuple(chunks) if isinstance(chunks, list) else chunks}
 
 
 # -- layout="xarray" ---------------------------------------------------------------------------------------------------
@@ -370,7 +346,7 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Wri
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
     with NetcdfWriter(output.file, output.room_for, new=new) as writer:
         for key, group in plan.groups.items():
-            ds = _netcdf_dataset(group, options)
+            ds = _netcdf_dataset(key, group, options)
             explicit = {}
             for name, variable in ds.variables.items():
                 asked = options.encoding.get(group.node.names[str(name)], {})
@@ -378,14 +354,16 @@ def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Wri
                 if asked or any(map(gt, variable.encoding.get("chunksizes", ()), variable.shape)):
                     explicit[str(name)] = {**variable.encoding, **asked}
             unlimited = sorted(group.node.unlimited & set(map(str, ds.dims)))
-            writer.write(ds, "/".join((*prefix, *key)) or None, explicit, unlimited)
-        store_blocks(writer.sources, writer.targets, progress=options.progress)
+            writer.write(ds, group_name((*prefix, *key)), explicit, unlimited)
+        held = zip(writer.targets, writer.sources, strict=True)
+        store_blocks([(target, whole(source.shape), source) for target, source in held], progress=options.progress)
 
 
-def _netcdf_dataset(group: GroupPlan, options: WriteOptions) -> xr.Dataset:
+def _netcdf_dataset(key: Key, group: GroupPlan, options: WriteOptions) -> xr.Dataset:
     variables: dict[str, xr.Variable] = {}
     for name, stored in group.stored.items():
-        attrs = stored_attrs(stored.variable.attrs, stored.record, name, netcdf=True)
+        owner = f"variable {group.node.names[name]!r}"
+        attrs = stored_attrs(stored.variable.attrs, stored.record, owner, netcdf=True)
         if stored.form == "json":
             attrs[NON_TENSOR_ATTR] = _JSON_MARK
             variables[name] = xr.Variable((), to_json(stored.payload, name), attrs, {"coordinates": None})
@@ -400,9 +378,8 @@ def _netcdf_dataset(group: GroupPlan, options: WriteOptions) -> xr.Dataset:
             variables[name].encoding = {**cut, **stored.encoding}
     # CF cannot name a coordinate that says so itself
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
-    data = {name: variable for name, variable in variables.items() if name not in coords}
-    own = Coordinates({name: variables[name] for name in variables if name in coords}, indexes={})
-    return xr.Dataset(data, coords=own, attrs=stored_attrs(group.attrs or {}, {}, "the group", netcdf=True))
+    attrs = stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}", netcdf=True)
+    return dataset_of(variables, coords, attrs)
 
 
 def annotate_hdf5(source: Any, annotations: Annotations) -> None:

@@ -23,7 +23,6 @@ import numpy as np
 from ...core.metadata import Size, checked, scalar_array, stacked_array
 from ...core.model import DEEPEST_GROUP, MOST_GROUPS
 from ...core.values import CODE_DTYPES
-from ..array_wrappers import WidenedArray
 from ..fingerprint import Described
 from ..raw.arrays import RawArray
 from .files import Location, Noted, TensorEntry, bytes_of, file_stem, read_json, read_small, size_of, stem_in
@@ -72,7 +71,7 @@ class Words(msgspec.Struct, rename="_{}".format):
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder with a ``meta.json``, which has been read; the rows of what is in it are trimmed where `trimmed`.
+    """A folder with a ``meta.json``, which has been read.
 
     Attributes
     ----------
@@ -87,7 +86,6 @@ class Folder:
     words: Words
     described: Described
     above: tuple[Any, ...]
-    trimmed: bool = True
 
     @property
     def class_name(self) -> str:
@@ -116,19 +114,10 @@ class Folder:
 
 
 class LevelReader:
-    """Reads a tensordict, level by level.
+    """Reads a tensordict, level by level; pickled values are loaded with `allow_pickle` alone."""
 
-    Parameters
-    ----------
-    allow_pickle
-        Whether pickled values are loaded.
-    trim
-        How many rows there is room for, and how many are shown.
-    """
-
-    def __init__(self, *, allow_pickle: bool = False, trim: tuple[int, int] | None = None) -> None:
+    def __init__(self, *, allow_pickle: bool = False) -> None:
         self._allow_pickle = allow_pickle
-        self._trim = trim
         self._count = 0
 
     def level(self, path: Location) -> Level:
@@ -144,7 +133,7 @@ class LevelReader:
             raise ValueError(f"{path}: expected a memory-mapped tensordict, found no {META} there")
         return self._level(folder)
 
-    def _folder(self, path: Location, parent: Folder | None = None, *, trimmed: bool = True) -> Folder | None:
+    def _folder(self, path: Location, parent: Folder | None = None) -> Folder | None:
         file = path / META
         try:
             meta, described = read_json(file)
@@ -170,12 +159,12 @@ class LevelReader:
                 f"{file}: it has format version {words.format_version}, expected at most {_KNOWN_VERSION}; a newer tensordict "
                 f"wrote it. Update xarray-tensordict"
             )
-        return Folder(path, meta, words, described, (*above, identity), trimmed)
+        return Folder(path, meta, words, described, (*above, identity))
 
     def _level(self, folder: Folder) -> Level:
         kind, words = folder.kind, folder.words
         if words.stack_dim is not None and kind == "lazy stack":
-            levels = [self._level(member) for member in self._members(folder, words.stack_dim)]
+            levels = [self._level(member) for member in self._members(folder)]
             return stacked_levels(levels, words.stack_dim, words.stack_dim_name)
         if kind == "tensorclass":
             return self._tensorclass(folder)
@@ -189,7 +178,7 @@ class LevelReader:
                 f"{folder.path / META}: it has {len(words.shape)} batch sizes ({list(words.shape)}) and {len(words.names)} names "
                 f"({list(words.names)}); correct '_names', or delete it"
             )
-        level = Level(self._rows(words.shape, trimmed=folder.trimmed), words.names, tensorclass=words.tensorclass)
+        level = Level(words.shape, words.names, tensorclass=words.tensorclass)
         for key, entry in folder.meta.items():
             if not isinstance(entry, dict):
                 continue
@@ -199,44 +188,15 @@ class LevelReader:
                 self._add_child(level, key, folder)
             else:
                 file = folder.path / f"{stem_in(folder.path, key, '.memmap')}.memmap"
-                self.add_leaf(level, key, file, folder.described, (key,), entry, trimmed=folder.trimmed)
+                add_leaf(level, key, file, folder.described, (key,), entry)
         for key in LOST_NAMES:
             if (folder.path / f"{key}.memmap").exists() or (folder.path / key / META).exists():
                 level.left_out[key] = f"{META} has a use of its own for the word {key!r}, {_LOST}"
         return level
 
-    def add_leaf(
-        self,
-        level: Level,
-        key: str,
-        file: Location,
-        described: Described,
-        keys: tuple[str, ...],
-        entry: object,
-        *,
-        trimmed: bool = True,
-    ) -> None:
-        """Add a tensor whose bytes are in `file`; `described` says at `keys` what it is, which is `entry`."""
-        try:
-            noted = Noted(described, keys, checked(entry, TensorEntry, "its metadata are malformed"))
-            size = _checked_size(noted.said, file)
-        except ValueError as error:
-            level.left_out[key] = str(error)
-            return
-        dtype = noted.said.dtype.removeprefix("torch.")
-        codes = np.dtype(CODE_DTYPES.get(dtype, dtype))
-        array = RawArray(bytes_of(file, size, noted), codes, self._rows(noted.said.shape, trimmed=trimmed))
-        is_coded = dtype in CODE_DTYPES
-        level.add_tensor(key, WidenedArray(array, dtype) if is_coded else array, dtype if is_coded else None)
-
-    def _rows(self, shape: tuple[int, ...], *, trimmed: bool) -> tuple[int, ...]:
-        if self._trim is None or not trimmed or not shape or shape[0] != self._trim[0]:
-            return shape
-        return (self._trim[1], *shape[1:])
-
     def _add_child(self, level: Level, key: str, folder: Folder) -> None:
         try:
-            child = self._folder(folder.path / stem_in(folder.path, key, ""), folder, trimmed=folder.trimmed)
+            child = self._folder(folder.path / stem_in(folder.path, key, ""), folder)
             if child is None:
                 level.left_out[key] = f"its folder {file_stem(key)} has no {META}"
             elif child.kind.startswith("non-tensor"):
@@ -252,7 +212,7 @@ class LevelReader:
             level.left_out[key] = f"it cannot be read: {error}"
 
     def _tensorclass(self, folder: Folder) -> Level:
-        inner = self._folder(folder.path / "_tensordict", folder, trimmed=folder.trimmed)
+        inner = self._folder(folder.path / "_tensordict", folder)
         if inner is None:
             raise ValueError(f"{folder.path}: its folder _tensordict has no {META}")
         level = self._level(inner)
@@ -290,15 +250,13 @@ class LevelReader:
         data = meta.get("data")
         if data is None:
             inner = (*batch[:dim], *batch[dim + 1 :])
-            data = [self._value(member, inner).tolist() for member in self._members(folder, dim)]
+            data = [self._value(member, inner).tolist() for member in self._members(folder)]
         elif data == "pickle.pkl":
             data = self._unpickled(folder.path / data)
         if not isinstance(data, list):
             raise ValueError(  # noqa: TRY004 - what a store says is no argument
                 f"{folder.path / META}: expected rows or 'pickle.pkl' as 'data', found {data!r:.80}"
             )
-        if self._trim is not None and folder.trimmed and len(data) == self._trim[0]:
-            data = data[: self._trim[1]]
         return stacked_array(data, stack_shape(data, batch))
 
     def _unpickled(self, file: Location) -> Any:
@@ -310,17 +268,31 @@ class LevelReader:
         except Exception as error:  # it runs code of the classes that are pickled
             raise ValueError(f"{file}: the pickle cannot be loaded ({type(error).__name__}: {error})") from error
 
-    def _members(self, folder: Folder, dim: int) -> list[Folder]:
+    def _members(self, folder: Folder) -> list[Folder]:
         """The members of a lazy stack."""
         members: list[Folder] = []
         while (folder.path / str(len(members))).exists():
             path = folder.path / str(len(members))
-            member = self._folder(path, folder, trimmed=folder.trimmed and dim != 0)
+            member = self._folder(path, folder)
             if member is None:
                 raise ValueError(f"{path}: a member of a lazy stack has no {META}")
             members.append(member)
-        is_trimmed = self._trim is not None and folder.trimmed and dim == 0 and len(members) == self._trim[0]
-        return members[: self._trim[1]] if is_trimmed and self._trim else members
+        return members
+
+
+def add_leaf(
+    level: Level, key: str, file: Location, described: Described, keys: tuple[str, ...], entry: object
+) -> None:
+    """Add a tensor whose bytes are in `file`; `described` says at `keys` what it is, which is `entry`."""
+    try:
+        noted = Noted(described, keys, checked(entry, TensorEntry, "its metadata are malformed"))
+        size = _checked_size(noted.said, file)
+    except ValueError as error:
+        level.left_out[key] = str(error)
+        return
+    dtype = noted.said.dtype.removeprefix("torch.")
+    array = RawArray(bytes_of(file, size, noted), np.dtype(CODE_DTYPES.get(dtype, dtype)), noted.said.shape)
+    level.add_tensor(key, array, dtype if dtype in CODE_DTYPES else None)
 
 
 def _checked_size(entry: TensorEntry, file: Location) -> int:

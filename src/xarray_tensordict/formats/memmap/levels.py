@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from ...core.metadata import stacked_array
 from ...core.model import StoredArray
 from ...core.values import same_object
-from ..array_wrappers import OuterArray, read_outer
+from ..array_wrappers import OuterArray, WidenedArray, _Wrapped, read_outer
+from ..raw.arrays import RawArray, uncoded
 
 _MOST_ROWS = 2**24
 
@@ -37,6 +38,8 @@ class Level:
         The class, if it was not a plain tensordict: ``"module.name"``.
     ragged
         How the members of a lazy stack differ, which are `children` for this reason.
+    stack_dim
+        The axis along which the members are stacked then.
     """
 
     batch: tuple[int, ...] | None = ()
@@ -46,6 +49,7 @@ class Level:
     left_out: dict[str, str] = field(default_factory=dict)
     tensorclass: str | None = None
     ragged: str | None = None
+    stack_dim: int = 0
 
     def add_value(self, name: str, value: np.ndarray[Any, Any]) -> None:
         """Add a non-tensor entry."""
@@ -53,11 +57,13 @@ class Level:
         self.arrays[name] = StoredArray(name, value, dims, role="coord", non_tensor=True, raw=value.ndim > 0)
 
     def add_tensor(self, name: str, data: Any, torch_dtype: str | None) -> None:
-        """Add a tensor: a lazy array, and the torch dtype that its values are widened from."""
+        """Add a tensor: a lazy array, of the codes of a torch dtype where that is given, whose values are widened."""
         encoding = {} if torch_dtype is None else {"torch_dtype": torch_dtype}
         shape = tuple(data.shape)
         # a compressed entry is decompressed from its beginning for each row
         pieces = shape if getattr(data, "is_compressed", False) else None
+        if torch_dtype is not None and data.dtype.kind == "u":
+            data = WidenedArray(data, torch_dtype)
         self.arrays[name] = StoredArray(name, data, (None,) * len(shape), {}, encoding, raw=bool(shape), pieces=pieces)
 
 
@@ -82,7 +88,9 @@ def stacked_levels(levels: list[Level], dim: int, name: str | None = None) -> Le
         raise ValueError(f"expected a stack along an axis up to {len(first.batch)}, found one along axis {dim}")
     ragged = next(filter(None, (_difference(first, level, number) for number, level in enumerate(levels))), None)
     if ragged is not None or first.batch is None:
-        return Level(None, children={str(number): level for number, level in enumerate(levels)}, ragged=ragged)
+        return Level(
+            None, children={str(number): level for number, level in enumerate(levels)}, ragged=ragged, stack_dim=dim
+        )
     batch = (*first.batch[:dim], len(levels), *first.batch[dim:])
     inner = first.names or (None,) * len(first.batch)
     has_names = first.names is not None or name is not None
@@ -98,6 +106,31 @@ def stacked_levels(levels: list[Level], dim: int, name: str | None = None) -> Le
     for key in first.children:
         level.children[key] = stacked_levels([other.children[key] for other in levels], dim)
     return level
+
+
+def show_rows(level: Level, capacity: int, rows: int, first: int) -> None:
+    """Show so many of `capacity` rows, beginning with the row `first`, and behind the last one those from the beginning."""
+    if level.batch is None and level.stack_dim == 0:  # its members are the rows
+        members = list(level.children.values())
+        if len(members) == capacity:
+            shown = (members[first:] + members[:first])[:rows]
+            level.children = {str(number): member for number, member in enumerate(shown)}
+        return
+    if level.batch and level.batch[0] == capacity:
+        level.batch = (rows, *level.batch[1:])
+    for name, array in level.arrays.items():
+        stored, torch_dtype = uncoded(array.data)
+        if array.shape[:1] != (capacity,):
+            continue
+        if isinstance(stored, np.ndarray):
+            values = np.roll(stored, -first, axis=0)[:rows].tolist()
+            level.add_value(name, stacked_array(values, stack_shape(values, level.batch or ())))
+        elif first or not isinstance(stored, RawArray):
+            array.data = TurnedArray(array.data, first, rows)
+        else:
+            level.add_tensor(name, replace(stored, shape=(rows, *stored.shape[1:])), torch_dtype)
+    for child in level.children.values():
+        show_rows(child, capacity, rows, first)
 
 
 def _difference(first: Level, level: Level, number: int) -> str | None:
@@ -158,3 +191,24 @@ class StackedArray(OuterArray):
         # of no members too: the first one tells the shape
         read = [read_outer(self._members[number], rest) for number in numbers or [0]]
         return np.stack(read, axis=place).take(range(len(numbers)), axis=place)
+
+
+class TurnedArray(_Wrapped):
+    """So many rows of a lazy array, from another than the first; those from its beginning come behind its last."""
+
+    def __init__(self, array: Any, first: int, rows: int) -> None:
+        super().__init__(array)
+        self._first = first
+        self.shape = (rows, *array.shape[1:])
+        self.dtype = np.dtype(array.dtype)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        rows = (np.arange(self.shape[0])[key[0]] + self._first) % self.wrapped.shape[0]
+        if rows.ndim == 0:
+            return self._read_wrapped((int(rows), *key[1:]))
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        parts = [part for part in np.split(rows, breaks) if part.size]
+        if len(parts) > 2:
+            return self._read_wrapped((rows, *key[1:]))
+        read = [self._read_wrapped((slice(int(part[0]), int(part[-1]) + 1), *key[1:])) for part in parts]
+        return np.concatenate(read) if read else self._read_wrapped((slice(0, 0), *key[1:]))

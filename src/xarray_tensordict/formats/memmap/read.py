@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ...core.messages import there_are
 from ...core.metadata import Size, checked, parse
-from ...core.model import Key, LeftOut, RecordedBatch, StoredArray, StoredGroup, group_name, path_key, why_no_key
+from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name, path_key, why_no_key
 from ...warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
-from ..array_wrappers import _Wrapped
 from ..base import StoreOptions
 from ..fingerprint import Described
 from .files import TensorEntry, read_json, read_small, root_of
-from .folders import META, LevelReader
-from .levels import Level
+from .folders import META, LevelReader, add_leaf
+from .levels import Level, show_rows
 
 
 def is_memmap_folder(path: Path) -> bool:
@@ -150,28 +148,25 @@ def read_checkpoint(folder: Path, where: str, options: StoreOptions) -> Level:
             InferredBatchWarning,
         )
         return level
-    if not options.filled or not level.batch:
-        return level
-    trim = level.batch[0], _filled_rows(checkpoint.len, level.batch, cursor, where)
-    level = LevelReader(allow_pickle=options.allow_pickle, trim=trim).level(folder)
-    _begin_with_the_oldest(level, trim, cursor, where)
+    if options.filled and level.batch:
+        _show_filled(level, level.batch, checkpoint.len, cursor, where)
     return level
 
 
-def _begin_with_the_oldest(level: Level, trim: tuple[int, int] | None, cursor: int | None, where: str) -> None:
-    """Turn the rows of a full buffer so that they are in the order in which they were written."""
-    if trim is None or not cursor or trim[1] < trim[0] or cursor == trim[1]:
-        return
-    if not 0 < cursor < trim[1]:
-        warn(
-            f"{where}: the writer of the replay buffer notes that it would write row {cursor} next, and there are {trim[1]}; the "
-            f"rows are in the order of the storage, and which of them is the oldest is not known",
-            IncompleteStoreWarning,
-        )
-        return
-    level.arrays = {name: in_age_order(array, trim[1], cursor) for name, array in level.arrays.items()}
-    for child in level.children.values():
-        _begin_with_the_oldest(child, trim, cursor, where)
+def _show_filled(level: Level, batch: tuple[int, ...], length: int, cursor: int | None, where: str) -> None:
+    """Show the rows that have been filled, in the order in which they were written."""
+    rows, first = _filled_rows(length, batch, cursor, where), 0
+    if cursor and rows == batch[0] != cursor:
+        if 0 < cursor < rows:
+            first = cursor
+        else:
+            warn(
+                f"{where}: the writer of the replay buffer notes that it would write row {cursor} next, and there are {rows}; "
+                f"the rows are in the order of the storage, and which of them is the oldest is not known",
+                IncompleteStoreWarning,
+            )
+    if first or rows < batch[0]:
+        show_rows(level, batch[0], rows, first)
 
 
 def _filled_rows(length: int, batch: tuple[int, ...], cursor: int | None, where: str) -> int:
@@ -207,11 +202,7 @@ def _pytree(
     entries = checkpoint.metadata or {}
     sizes = zip(*(entry.shape for entry in entries.values()), strict=False)
     shared = tuple(size[0] for size in takewhile(lambda size: len(set(size)) == 1, sizes))
-    rows = _filled_rows(checkpoint.len, shared, cursor, where) if filled and shared else None
-    batch = () if not shared else (shared[0] if rows is None else rows,)
-    trim = None if rows is None else (shared[0], rows)
-    reader = LevelReader(trim=trim)
-    root = Level(batch)
+    root = Level(shared[:1])
     for path, entry in entries.items():
         parts, file = [part.replace("_<dot>_", ".") for part in path.split(".")], folder / f"{path}.memmap"
         if "/" in path or why_no_key("/".join(parts)) is not None:
@@ -225,9 +216,10 @@ def _pytree(
             parts = [folder.parent.name if folder.name == "storage" else folder.name]
         level = root
         for part in parts[:-1]:
-            level = level.children.setdefault(part, Level(batch))
-        reader.add_leaf(level, parts[-1], file, described, ("metadata", path), entry)
-    _begin_with_the_oldest(root, trim, cursor, where)
+            level = level.children.setdefault(part, Level(shared[:1]))
+        add_leaf(level, parts[-1], file, described, ("metadata", path), entry)
+    if filled and shared:
+        _show_filled(root, shared, checkpoint.len, cursor, where)
     return root
 
 
@@ -246,32 +238,3 @@ def writer_cursor(folder: Path) -> int | None:
         return None
     found = parse(content, _Writer, str(file))
     return None if found.rank_key is not None else found.cursor
-
-
-def in_age_order(array: StoredArray, rows: int, cursor: int) -> StoredArray:
-    """Begin an array of `rows` rows with the oldest row, the one that the writer would overwrite next."""
-    if array.shape[:1] == (rows,):
-        is_loaded = isinstance(array.data, np.ndarray)
-        array.data = np.roll(array.data, -cursor, axis=0) if is_loaded else TurnedArray(array.data, cursor)
-    return array
-
-
-class TurnedArray(_Wrapped):
-    """A lazy array whose first row is another one; those before it come behind its last."""
-
-    def __init__(self, array: Any, first: int) -> None:
-        super().__init__(array)
-        self._first = first
-        self.shape = tuple(array.shape)
-        self.dtype = np.dtype(array.dtype)
-
-    def _read(self, key: tuple[Any, ...]) -> Any:
-        rows = (np.arange(self.shape[0])[key[0]] + self._first) % self.shape[0]
-        if rows.ndim == 0:
-            return self._read_wrapped((int(rows), *key[1:]))
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-        parts = [part for part in np.split(rows, breaks) if part.size]
-        if len(parts) > 2:
-            return self._read_wrapped((rows, *key[1:]))
-        read = [self._read_wrapped((slice(int(part[0]), int(part[-1]) + 1), *key[1:])) for part in parts]
-        return np.concatenate(read) if read else self._read_wrapped((slice(0, 0), *key[1:]))

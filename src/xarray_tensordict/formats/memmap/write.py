@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -170,9 +170,12 @@ def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
         )
     )
     leaves: dict[Key, Any] = {}
-    notes: dict[Key, dict[str, Any]] = {}
-    for key, name in classes_of(ds, [entry.name for entry in plan.entries]).items():
-        notes[key] = {CLASS_NAME: name}
+    classes = classes_of(ds, [entry.name for entry in plan.entries])
+    notes: dict[Key, dict[str, Any]] = {key: {CLASS_NAME: name} for key, name in classes.items()}
+    # tensordict 0.14 writes no names of dims
+    for key in {entry.key[:length] for entry in entries for length in range(len(entry.key))}:
+        if any(names := td_names(plan.batches[key])):
+            notes.setdefault(key, {})["_names"] = names
     for entry in entries:
         if entry.form == "tensor":
             leaves[entry.key] = torch.zeros((), dtype=_dtype(entry)).expand(_shape(entry))
@@ -289,10 +292,10 @@ def _lay_out(job: _Job, folder: Path, target: Path) -> Any:
         with path.open("r+b") as file:
             allocate(file.fileno(), 0, path.stat().st_size, str(target))
     _warn_float8(job, folder)
-    for key, names in _named_levels(job.template):
-        _note(folder.joinpath(*map(file_stem, key)) / META, {"_names": names})
     for key, notes in job.notes.items():
-        _note(folder.joinpath(*map(file_stem, key)) / META, notes)
+        path = folder.joinpath(*map(file_stem, key)) / META
+        # unless they are there: an entry may be called so
+        path.write_text(json.dumps({**notes, **json.loads(path.read_bytes())}))
     chunked: list[tuple[Any, _Target]] = []
     for entry in job.tensors:
         *groups, last = map(file_stem, entry.key)
@@ -334,24 +337,6 @@ def _warn_float8(job: _Job, folder: Path) -> None:
             f"widen them: del ds[{names[0]!r}].encoding['torch_dtype']",
             StoredFormWarning,
         )
-
-
-def _named_levels(td: TensorDict, key: Key = ()) -> Iterator[tuple[Key, list[str]]]:
-    """The names of the batch dims of each level that has some."""
-    if any(td.names):
-        yield key, td.names
-    for name, value in td.items():
-        if isinstance(value, TensorDict):
-            yield from _named_levels(value, (*key, name))
-
-
-def _note(path: Path, notes: Mapping[str, Any]) -> None:
-    """Add words to a ``meta.json``, unless they are there: an entry may be called so.
-
-    tensordict 0.14 writes no names of dims; and as tensordict keeps the name of a tensorclass, a store could only be loaded
-    where the class is.
-    """
-    path.write_text(json.dumps({**notes, **json.loads(path.read_bytes())}))
 
 
 def _put_in_place(staged: Path, target: Path) -> None:

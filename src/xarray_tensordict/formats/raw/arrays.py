@@ -13,7 +13,7 @@ from xarray.core import indexing
 
 from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
-from .files import Buffer, Bytes, Kept, NotRawError
+from .files import Bytes, Kept, NotRawError
 
 
 @dataclass(eq=False)
@@ -38,13 +38,9 @@ class RawArray(BackendArray):
     otherwise: BackendArray | None = None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        inner = zip(key.tuple[1:], self.shape[1:], strict=True)
-        whole = not isinstance(key, indexing.VectorizedIndexer) and all(_is_everything(*part) for part in inner)
-        try:
-            found = self._whole_rows(key.tuple[0] if self.shape else 0, None) if whole else None
-            return self._parts(key) if found is None else found
-        except (NotRawError, MemoryError) as reason:
-            return self._through_library(key, reason)
+        if isinstance(key, indexing.VectorizedIndexer):
+            return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+        return self._read(key.tuple)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
         return await asyncio.to_thread(self.__getitem__, key)
@@ -81,36 +77,34 @@ class RawArray(BackendArray):
         kept
             What the reader keeps from one read to the next.
         """
-        try:
-            found = self._whole_rows(rows, out, kept)
-            if found is not None:
-                return found
-            got = self._parts(self._rows_key(rows))
-        except (NotRawError, MemoryError) as reason:
-            got = self._through_library(self._rows_key(rows), reason)
-        if self.shape and np.ndim(rows) > 1:
-            got = np.reshape(got, (*np.shape(rows), *self.shape[1:]))
-        if out is None:
-            return np.asarray(got)
-        out[...] = got
+        if self.shape and np.ndim(rows) > 1:  # an index of a store has one dim
+            flat = None if out is None else out.reshape(np.size(rows), *self.shape[1:])
+            return self.take(np.ravel(rows), flat, kept).reshape(*np.shape(rows), *self.shape[1:])
+        key = (rows, *(slice(None),) * (len(self.shape) - 1)) if self.shape else ()
+        found = self._read(key, out, kept)
+        if out is None or found is out:
+            return np.asarray(found)
+        out[...] = found
         return out
 
-    def _rows_key(self, rows: Any) -> indexing.ExplicitIndexer:
-        if not self.shape:
-            return indexing.BasicIndexer(())
-        # an index of a store has one dim
-        picked = np.ravel(rows) if np.ndim(rows) > 1 else rows
-        return indexing.OuterIndexer((picked, *(slice(None),) * (len(self.shape) - 1)))
+    def _read(self, key: tuple[Any, ...], out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None) -> Any:
+        """A selection by ints, slices and one list of numbers for each axis; `out` is filled where it is whole rows."""
+        picked = _picked_shape(key, self.shape)
+        if 0 in picked:
+            return np.empty(picked, self.dtype)
+        is_whole = all(_is_everything(*part) for part in zip(key[1:], self.shape[1:], strict=True))
+        try:
+            found = self._whole_rows(key[0] if key else 0, out, kept) if is_whole else None
+            return self._parts(key) if found is None else found
+        except (NotRawError, MemoryError) as reason:
+            return self._through_library(key, reason)
 
-    def _through_library(self, key: indexing.ExplicitIndexer, reason: NotRawError | MemoryError) -> Any:
+    def _through_library(self, key: tuple[Any, ...], reason: NotRawError | MemoryError) -> Any:
         if self.otherwise is None:
             raise reason if isinstance(reason, MemoryError) else OSError(str(reason)) from reason
-        picked = None if isinstance(key, indexing.VectorizedIndexer) else _picked_shape(key.tuple, self.shape)
-        if picked is not None and 0 in picked:
-            return np.empty(picked, self.dtype)  # xarray fails to take an empty slice with a negative step apart
         try:
             # xarray's base class has no __getitem__ in its types; all that derive from it do
-            return self.otherwise[key]  # type: ignore[index]
+            return self.otherwise[indexing.OuterIndexer(key)]  # type: ignore[index]
         except (IndexError, TypeError, MemoryError, ReplacedError):
             raise
         except Exception as error:  # codecs have errors of their own
@@ -121,50 +115,40 @@ class RawArray(BackendArray):
             ) from error
 
     def _whole_rows(
-        self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None = None
+        self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None
     ) -> np.ndarray[Any, Any] | None:
-        """The rows; None where their bytes cannot be read one after the other."""
-        size = self.row_size
+        """The rows of a selection that is not empty; None where their bytes cannot be read one after the other."""
+        piece = self.row_size
         lead: tuple[int, ...] = ()
         if not self.shape:
-            starts, piece = np.zeros(1, np.int64), size
+            starts = np.zeros(1, np.int64)
         elif isinstance(rows, slice):
             numbers = range(self.shape[0])[rows]
             lead = (len(numbers),)
-            if len(numbers) and (numbers.step == 1 or len(numbers) == 1):
-                starts, piece = np.array([numbers[0] * size], np.int64), len(numbers) * size
+            if numbers.step == 1 or len(numbers) == 1:
+                starts, piece = np.array([numbers[0] * piece], np.int64), len(numbers) * piece
             else:
-                starts, piece = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * size, size
+                starts = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * piece
         else:
             counted = counted_from_start(np.asarray(rows, np.int64), self.shape[0])
-            lead, starts, piece = counted.shape, counted.reshape(-1) * size, size
+            lead, starts = counted.shape, counted.reshape(-1) * piece
         if out is None:
             out = np.empty((*lead, *self.shape[1:]), self.dtype)
-        if not out.size:
-            return out
-        return out if self.data.rows(starts, _bytes_of(out).reshape(-1, piece), kept) else None
+        return out if self.data.rows(starts, out.reshape(-1).view(np.uint8).reshape(-1, piece), kept) else None
 
-    def _parts(self, key: indexing.ExplicitIndexer) -> np.ndarray[Any, Any]:
-        """Any selection, from a view of the rows from the first one to the last."""
-        selection, first, last = _only_rows(key.tuple, self.shape)
-        start, stop = first * self.row_size, last * self.row_size
-        held = self.data.view(start, stop)
+    def _parts(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+        """Any selection that is not empty, from a view of the rows from the first one to the last."""
+        first, stop = 0, 1
+        if self.shape:
+            rows, first, stop = _only_rows(key[0], self.shape[0])
+            key = (rows, *key[1:])
+        held = self.data.view(first * self.row_size, stop * self.row_size)
         if held is None:
             raise NotRawError("parts of rows of an array in many files are read by its library")
-        # numpy makes no array of an empty buffer
-        seen = np.frombuffer(held, self.dtype) if start < stop else np.empty(0, self.dtype)
-        array = seen.reshape((last - first, *self.shape[1:]) if self.shape else ())
-        adapter = indexing.NumpyIndexingAdapter(array)
-        explicit = type(key)(selection)
-        if isinstance(key, indexing.VectorizedIndexer):
-            found = adapter.vindex[explicit]
-        elif isinstance(key, indexing.OuterIndexer):
-            found = adapter.oindex[explicit]
-        else:
-            found = adapter[explicit]
+        array = np.frombuffer(held, self.dtype).reshape((stop - first, *self.shape[1:]) if self.shape else ())
+        found = indexing.NumpyIndexingAdapter(array).oindex[indexing.OuterIndexer(key)]
         # a view of a map must not get out
-        copied: np.ndarray[Any, Any] = np.array(found, copy=True) if np.may_share_memory(found, array) else found
-        return np.asarray(copied)
+        return np.array(found, copy=True) if np.may_share_memory(found, array) else np.asarray(found)
 
     def private(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any] | None:
         """A selection by ints and slices as a view of a private copy-on-write map; None where there is none."""
@@ -250,17 +234,13 @@ def _picked_shape(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ..
     for part, size in zip(key, shape, strict=True):
         if isinstance(part, slice):
             lengths.append(len(range(size)[part]))
-        elif not isinstance(part, int | np.integer):
+        elif np.ndim(part):
             lengths.append(len(part))
     return tuple(lengths)
 
 
 def _is_everything(part: Any, size: int) -> bool:
     return isinstance(part, slice) and (part == slice(None) or range(size)[part] == range(size))
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> Buffer:
-    return array.reshape(-1).view(np.uint8)
 
 
 def counted_from_start(numbers: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
@@ -274,25 +254,12 @@ def counted_from_start(numbers: np.ndarray[Any, Any], size: int) -> np.ndarray[A
     return np.where(numbers < 0, numbers + size, numbers) if lowest < 0 else numbers
 
 
-def _only_rows(key: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[tuple[Any, ...], int, int]:
-    """The rows that a selection needs, from first to last, and the selection among these."""
-    if not shape:
-        return key, 0, 1
-    rows, rest = key[0], key[1:]
+def _only_rows(rows: Any, size: int) -> tuple[Any, int, int]:
+    """Some rows as a selection of the rows from the first one to the last, and these two; the second is exclusive."""
     if isinstance(rows, slice):
-        numbers = range(shape[0])[rows]
-        if not numbers:
-            return (slice(0), *rest), 0, 0
-        first, last = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
-        stop = numbers[-1] - first + (1 if numbers.step > 0 else -1)
-        moved: Any = slice(numbers[0] - first, stop if stop >= 0 else None, numbers.step)
-        return (moved, *rest), first, last + 1
-    wanted = np.asarray(rows)
-    if not wanted.size:
-        return key, 0, 0
-    wanted = np.where(wanted < 0, wanted + shape[0], wanted)
-    first, last = int(wanted.min()), int(wanted.max())
-    if first < 0 or last >= shape[0]:
-        raise IndexError(f"index {rows} is out of bounds for axis 0 with size {shape[0]}")
-    moved = int(wanted) - first if isinstance(rows, int | np.integer) else wanted - first
-    return (moved, *rest), first, last + 1
+        numbers = range(size)[rows]
+        first, last = sorted((numbers[0], numbers[-1]))
+        return slice(None, None, numbers.step), first, last + 1
+    counted = counted_from_start(np.asarray(rows), size)
+    first, last = int(counted.min()), int(counted.max())
+    return (counted - first if counted.ndim else int(counted) - first), first, last + 1

@@ -204,21 +204,13 @@ class PlainFiles(ABC):
     def _large_rows(self, starts: Places, out: Buffer) -> None:
         """Rows one by one, those that follow each other as one: what is larger than a piece in pieces, many at once."""
         cuts = [0, *(np.flatnonzero(np.diff(starts) != out.shape[1]) + 1).tolist(), len(starts)]
-        wanted = [(int(starts[lo]), out[lo:hi].reshape(-1)) for lo, hi in pairwise(cuts)]
-        if out.nbytes <= _PIECE:
-            self._copy(wanted)
-            return
-        tasks: list[list[tuple[int, Buffer]]] = [[]]
-        filled = 0
-        for start, row in wanted:
-            for skipped in range(0, len(row), _PIECE):
-                piece = row[skipped : skipped + _PIECE]
-                if filled + len(piece) > _PIECE and tasks[-1]:
-                    tasks.append([])
-                    filled = 0
-                tasks[-1].append((start + skipped, piece))
-                filled += len(piece)
-        at_once(self._copy, tasks)
+        wanted = [
+            (int(starts[lo]) + skipped, out[lo:hi].reshape(-1)[skipped : skipped + _PIECE])
+            for lo, hi in pairwise(cuts)
+            for skipped in range(0, (hi - lo) * out.shape[1], _PIECE)
+        ]
+        count = -(-len(wanted) // -(-out.nbytes // _PIECE))  # so that a task reads about a piece
+        at_once(self._copy, [wanted[first : first + count] for first in range(0, len(wanted), count)])
 
     def _copy(self, wanted: list[tuple[int, Buffer]]) -> None:
         wanted = sorted(wanted, key=lambda found: found[0])

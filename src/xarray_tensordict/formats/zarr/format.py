@@ -65,11 +65,6 @@ class ZarrFormat(Format):
             node = zarr.open_group(source, mode=mode, path=group or None, use_consolidated=False)  # type: ignore[arg-type]
         return open_bare(group=node, backend="zarr", mode=mode, **options)
 
-    def check_replaceable(self, path: str) -> None:
-        from .write import check_replaceable, resolve_target
-
-        check_replaceable(resolve_target(path, None, None))
-
     def annotate(self, source: Any, description: str, annotations: Annotations) -> None:
         from .update import annotate_zarr
 
