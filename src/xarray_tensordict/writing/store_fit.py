@@ -201,13 +201,10 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
             f"{where}: {missing[:5]} have the dim {' or '.join(map(repr, sorted(dims)))} there and are not in the dataset, so "
             f"their rows would be missing; add them"
         )
-    unknown = [str(name) for name in new.variables if name not in old.variables]
-    if unknown:
-        raise ValueError(
-            f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
-        )
     for name, variable in new.variables.items():
-        there = old.variables[name]
+        there = old.variables.get(name)
+        if there is None:
+            continue
         if name in grows or dims & set(variable.dims):
             check_sizes(str(name), variable, there, dict.fromkeys(map(str, dims)), where)
         found, expected = (each.attrs.get("units") for each in (variable, there))
@@ -216,6 +213,11 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
                 f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the "
                 f"attribute"
             )
+    unknown = [str(name) for name in new.variables if name not in old.variables]
+    if unknown:
+        raise ValueError(
+            f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
+        )
     for node in source.nodes.values():
         for local, variable in node.variables.items():
             name = node.names[local]
