@@ -207,12 +207,7 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
             continue
         if name in grows or dims & set(variable.dims):
             check_sizes(str(name), variable, there, dict.fromkeys(map(str, dims)), where)
-        found, expected = (each.attrs.get("units") for each in (variable, there))
-        if None not in (found, expected) and found != expected:
-            raise ValueError(
-                f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the "
-                f"attribute"
-            )
+        _check_units(str(name), variable, there, where)
     unknown = [str(name) for name in new.variables if name not in old.variables]
     if unknown:
         raise ValueError(
@@ -227,6 +222,14 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
                 f"{where}: variable {name!r} has no dim {', '.join(map(repr, sorted(dims)))}, so an append leaves it as it is, "
                 f"and its values are not those there; drop it, or overwrite it with mode='a' first"
             )
+
+
+def _check_units(name: str, new: xr.Variable, old: xr.Variable, where: str) -> None:
+    found, expected = (variable.attrs.get("units") for variable in (new, old))
+    if None not in (found, expected) and found != expected:
+        raise ValueError(
+            f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the attribute"
+        )
 
 
 def grown(batches: Mapping[Key, GroupBatch], added: Mapping[str, int]) -> dict[Key, GroupBatch]:
