@@ -110,7 +110,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
         notes["episodes_in"] = None if episodes_in is None else _path_in_store(episodes_in, options)
-    _tell(store, layout, ds, notes)
+    _tell(layout, ds, notes)
     if any(group.tensorclass for group in layout.groups.values()):
         note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
@@ -131,7 +131,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
         datasets, told = fit_indexes(datasets)
         layout.warnings += told
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
-    _tell(store, layout, datasets[()], {})
+    _tell(layout, datasets[()], {})
     for key, group in layout.groups.items():
         if group.tensorclass:
             note_classes(datasets[key], {(): group.tensorclass})
@@ -151,7 +151,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
     own = [dim for dim in name_batch(batch) if dim in ds.dims]
     has_all = bool(own) and len(own) == len(batch.sizes)
     above = groups[key[:-1]].sizes if key else ()
-    encoding = ds.encoding
     if given and (not key or batch.sizes != above):
         ds = with_record(ds, {(): name_batch(batch)})
     elif has_all and above and batch.sizes != above:
@@ -159,7 +158,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
         ds = with_record(ds, {(): own})
     elif has_all:
         ds = set_record_if_needed(ds, {(): own})
-    ds.encoding = encoding
     return ds
 
 
@@ -426,7 +424,7 @@ def _dataset(
     return ds
 
 
-def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
+def _tell(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
 
     `notes` has the groups that are not shown.
@@ -435,14 +433,14 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
     if ds.variables and notes:
         left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
     if left_out:
-        warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
+        warn(f"{layout.description}: left out {'; '.join(left_out)}", LeftOutWarning)
     if layout.warnings:
-        told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
-        warn(f"{store.description}: {told}", InferredBatchWarning)
+        told = "; ".join(warning.removeprefix(f"{layout.description}: ") for warning in layout.warnings)
+        warn(f"{layout.description}: {told}", InferredBatchWarning)
     if layout.masked:
-        warn(f"{store.description}: {masked_text(layout.masked)}", MissingValuesWarning)
+        warn(f"{layout.description}: {masked_text(layout.masked)}", MissingValuesWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
-        warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
+        warn(f"{layout.description}: {sentence}", IncompleteStoreWarning)
     if layout.left_out:
         notes["left_out"] = tuple(str(member) for member in layout.left_out)
     if layout.inference is not None:
@@ -468,7 +466,4 @@ def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapp
             InferredBatchWarning,
         )
         return ds
-    encoding = ds.encoding
-    recorded = with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
-    recorded.encoding = encoding
-    return recorded
+    return with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
