@@ -74,8 +74,10 @@ build/oldest/.installed: pyproject.toml constraints-oldest.txt | build/oldest/bi
 	build/oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
 	touch $@
 
-build/newest/.installed: pyproject.toml | build/newest/bin/python
-	build/newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[test]" pyarrow
+# First what users have, and then what only the tests need: their versions must not hold back the others.
+build/newest/.installed: pyproject.toml constraints-newest.txt | build/newest/bin/python
+	build/newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --constraint constraints-newest.txt --editable . distributed pyarrow
+	build/newest/bin/python -m pip install --quiet --constraint constraints-newest.txt --editable ".[test]"
 	touch $@
 
 test-oldest test-newest: test-%: build/%/.installed

@@ -311,7 +311,7 @@ def test_a_name_that_a_dimension_scale_gives_is_not_changed_and_the_scale_is_nam
     annotate(path, batch_dims=["time"], dims={"n/time": ("time",), "y": ("time", "f")})
     before = path.read_bytes()
     with pytest.raises(
-        ValueError, match=r"axis 0 of '/x' was to be called 'row', and the dimension scale '/n/time' names"
+        ValueError, match=r"axis 0 of '/x' was to be called 'row', and the dimension scale 'time' names"
     ):
         annotate(path, dims={"*": ("row", ...)})
     assert path.read_bytes() == before

@@ -113,6 +113,17 @@ def test_the_oldest_versions_that_are_tested_are_the_lowest_that_are_allowed():
     assert f"torch=={pinned['torch']}\n" in (ROOT / "constraints.txt").read_text()
 
 
+def test_the_newest_versions_that_are_tested_are_no_older_than_the_constraints():
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+    pinned = {each.name: Version(str(each.specifier).removeprefix("==")) for each in pins}
+    for line in (ROOT / "constraints-newest.txt").read_text().splitlines()[1:]:
+        asked = Requirement(line)
+        if asked.name == "torchrl":  # the newest one that takes the newest tensordict
+            assert asked.specifier.contains(pinned["torchrl"])
+        else:
+            assert lowest(asked).release[:2] >= pinned[asked.name].release[:2], line
+
+
 def test_the_workflow_runs_targets_of_the_makefile_and_every_python_that_is_declared():
     targets = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     known = {name for line in targets for name in line.split()}

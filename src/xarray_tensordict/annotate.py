@@ -126,7 +126,7 @@ def _check_writable(source: Source) -> None:
 
 def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
     """Plain tensordict opens the store to the values it means, or an error names what is in the way."""
-    from .lazy.writable import why_other
+    from .lazy.persistent import why_other
 
     inference = infer_dataset(ds)
     plan = plan_entries(ds, inference, unbatched="keep")

@@ -102,8 +102,8 @@ def test_what_cannot_be_done_is_one_message_without_a_traceback(buffer, tmp_path
     (tmp_path / "there.zarr").mkdir()
     for arguments, message in [
         (["inspect", str(tmp_path / "nope.zarr")], "No such file or directory"),
-        (["convert", str(buffer), str(tmp_path / "there.zarr")], f"{tmp_path / 'there.zarr'} is there already"),
-        (["convert", str(buffer), str(tmp_path / "out")], f"{tmp_path / 'out'}: the ending does not say what to write"),
+        (["convert", str(buffer), str(tmp_path / "there.zarr")], f"{tmp_path / 'there.zarr'} exists already"),
+        (["convert", str(buffer), str(tmp_path / "out")], f"{tmp_path / 'out'}: the ending does not name a format"),
         (
             ["convert", str(buffer), str(tmp_path / "o.zarr"), "--exclude", "mast"],
             "there is no variable or group 'mast'",

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from xarray_tensordict.core.blocks import (
+    MERGED_BYTES,
     READ_BYTES,
-    TINY_BYTES,
+    TINY,
     PreferredChunks,
     borders,
     merged_chunks,
@@ -126,20 +127,20 @@ def test_rows_beside_chunks_are_whole_chunks():
 
 
 def test_many_tiny_chunks_are_read_several_at_once():
-    many = extent((2000 * 1024,), (1024,), merges=True)
+    many = extent((2000 * 1024,), (1024,), merges=TINY)
     (found,) = preferred_chunks([many])
-    assert found == {"t": min(16 * TINY_BYTES, 2000 * 1024)}
+    assert found == {"t": min(MERGED_BYTES, 2000 * 1024)}
     assert found.get("t") == 1024
     for as_they_are in (
         extent((2000 * 1024,), (1024,)),
-        extent((1000 * 1024,), (1024,), merges=True),
-        extent((2000 * MB,), (MB,), merges=True),
+        extent((1000 * 1024,), (1024,), merges=TINY),
+        extent((2000 * MB,), (MB,), merges=TINY),
     ):
         assert preferred_chunks([as_they_are]) == [{"t": as_they_are[1].pieces[0]}]
-    assert preferred_chunks([extent((1001 * 1024,), (1024,), merges=True)]) == [{"t": 1001 * 1024}]
-    assert preferred_chunks([extent((1000 * 1024 + 1,), (1024,), merges=True)]) == [{"t": 1000 * 1024 + 1}]
-    assert preferred_chunks([extent((2000 * (MB - 1),), (MB - 1,), merges=True)]) == [{"t": 16 * (MB - 1)}]
-    assert preferred_chunks([extent((2000, 4), (1, 4), itemsize=8, merges=True)]) == [{"t": 2000, "y": 4}]
+    assert preferred_chunks([extent((1001 * 1024,), (1024,), merges=TINY)]) == [{"t": 1001 * 1024}]
+    assert preferred_chunks([extent((1000 * 1024 + 1,), (1024,), merges=TINY)]) == [{"t": 1000 * 1024 + 1}]
+    assert preferred_chunks([extent((2000 * (MB - 1),), (MB - 1,), merges=TINY)]) == [{"t": 16 * (MB - 1)}]
+    assert preferred_chunks([extent((2000, 4), (1, 4), itemsize=8, merges=TINY)]) == [{"t": 2000, "y": 4}]
 
 
 def test_what_should_not_be_separated_may_be_smaller_than_what_is_read():

@@ -18,8 +18,8 @@ from inference_choices import CHOICES
 from inference_rows import coord, named, raw, var
 from inference_rules import ROWS
 from inference_stores import STORES
-from xarray_tensordict.core.inference import Inference, infer_batch, may_have_more
-from xarray_tensordict.core.model import RecordedBatch
+from xarray_tensordict.core.inference import infer_batch, may_have_more
+from xarray_tensordict.core.model import Inference, RecordedBatch
 from xarray_tensordict.core.voting import referenced_names
 
 FILE = Path(__file__).parent.parent / "data" / "inference_evidence.json"

@@ -43,9 +43,9 @@ def test_nanoseconds_are_a_view():
     found, lost = to_nanoseconds(times)
     assert np.shares_memory(found, times)
     assert (found.tolist(), lost) == ([86400 * 10**9, NAT], None)
-    generic = np.array([NAT], "m8")
+    generic = np.array([NAT]).view("m8")
     assert to_nanoseconds(generic)[0].tolist() == [NAT]
-    counted = np.array([5, 7], "m8")
+    counted = np.array([5, 7]).view("m8")
     assert to_nanoseconds(counted)[0].tolist() == [5, 7]
     assert np.shares_memory(to_nanoseconds(counted)[0], counted)
 
@@ -73,7 +73,8 @@ def test_months_and_years_that_nanoseconds_hold(first, last, unit):
     found, lost = to_nanoseconds(times)
     assert lost is None
     assert found.tolist() == times.astype("M8[ns]").view(np.int64).tolist()
-    for beyond in (times[0] - 1, times[1] + 1):
+    one = np.timedelta64(1, unit)
+    for beyond in (times[0] - one, times[1] + one):
         assert to_nanoseconds(np.array([beyond]))[1] == beyond
 
 

@@ -8,14 +8,7 @@ import cftime
 import numpy as np
 import pytest
 
-from xarray_tensordict.core.values import (
-    held_objects,
-    is_text_dtype,
-    jsonable,
-    python_objects,
-    same_object,
-    to_json,
-)
+from xarray_tensordict.core.values import held_objects, is_text_dtype, jsonable, python_objects, same_object, to_json
 
 
 def array_of(*items: Any) -> np.ndarray[Any, Any]:

@@ -13,8 +13,6 @@ import pytest
 import torch
 import xarray as xr
 import zarr
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 from tensordict.base import _is_leaf_nontensor
 from zarr.storage import LocalStore, MemoryStore
@@ -44,59 +42,6 @@ def test_both_doors_show_the_same_of_a_grid(grid):
     assert_same_tensordict(grid, expected)
     assert grid["weight"].is_contiguous()
     assert grid.names == ["time", "member"]
-
-
-DTYPES = [
-    torch.uint8,
-    torch.int16,
-    torch.int64,
-    torch.bool,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-]
-
-
-@st.composite
-def tensordicts(draw, depth=2, batch=None):
-    batch = draw(st.lists(st.integers(0, 3), max_size=2)) if batch is None else batch
-    entries = {}
-    for name in draw(st.lists(st.sampled_from(["a", "b", "key with space", "ü"]), unique=True, min_size=1, max_size=3)):
-        kind = draw(st.sampled_from(["tensor", "tensor", "text", "number", "group"]))
-        if kind == "group" and depth:
-            entries[name] = draw(tensordicts(depth=depth - 1, batch=batch))
-        elif kind == "text":
-            entries[name] = NonTensorData(draw(st.text(max_size=3)), batch_size=batch)
-        elif kind == "number":
-            entries[name] = NonTensorData(draw(st.integers(-3, 3)), batch_size=batch)
-        else:
-            shape = [*batch, *draw(st.lists(st.integers(0, 2), max_size=2))]
-            dtype = draw(st.sampled_from(DTYPES))
-            entries[name] = torch.randint(0, 2, shape).to(dtype)
-    names = draw(st.none() | st.just(["t", "env"][: len(batch)])) if batch else None
-    return TensorDict(entries, batch_size=batch, names=names)
-
-
-@pytest.mark.filterwarnings("ignore:.*batch size .* is lost")
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(td=tensordicts(), data=st.data())
-def test_what_tensordict_writes_opens_through_both_doors(td, data, tmp_path_factory):
-    form = data.draw(st.sampled_from([".zarr", ".h5"]))
-    path = tmp_path_factory.mktemp("generated") / f"td{form}"
-    (td.to_zarr if form == ".zarr" else td.to_h5)(path).close()
-    ptd = open_persistent(path)
-    with xr.open_dataset(path, engine="tensordict") as ds:
-        expected = ds.td.to_tensordict()
-    assert_same_tensordict(ptd.to_tensordict(), expected)
-    assert_same_tensordict(ptd, expected)
-    if ptd.batch_dims:
-        size = ptd.batch_size[0]
-        rows = data.draw(st.lists(st.integers(-size, size - 1), max_size=4)) if size else []
-        assert_same_tensordict(
-            ptd[torch.tensor(rows, dtype=torch.long)], expected[torch.tensor(rows, dtype=torch.long)]
-        )
-    ptd.close()
 
 
 @pytest.mark.parametrize("batch", [[], [0], [2, 0], [0, 3], [1], [2, 3]], ids=str)

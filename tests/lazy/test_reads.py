@@ -11,11 +11,7 @@ import torch
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tensordict import (
-    LazyStackedTensorDict,
-    TensorDict,
-    lazy_stack,
-)
+from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
 from torch.utils import _pytree as pytree
 from zarr.storage import LocalStore
 

@@ -154,7 +154,7 @@ def test_more_rows_than_an_order_can_be_made_of_are_refused_at_once(tmp_path, ch
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_more_chunks_than_any_store_has_take_no_memory_for_their_borders(tmp_path, shuffle, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.loading.read_ahead._MOST_CHUNKS", 9)
+    monkeypatch.setattr("xarray_tensordict.loading.kept._MOST_CHUNKS", 9)
     root = zarr.open_group(tmp_path / "s.zarr", mode="w")
     root.create_array("x", data=np.arange(20), chunks=(2,), dimension_names=["time"])
     ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")
@@ -318,11 +318,13 @@ def test_each_chunk_is_read_once_in_an_epoch(counted):
         {"shuffle": True, "seed": 0, "buffer_size": 1},
         {"shuffle": True, "seed": 0, "prefetch": 0},
     ):
-        batches = ds.td.batches(8, **options)
-        for _ in range(2):
-            chunks.clear()
-            assert sorted(flat(rows_of(batches))) == list(range(100))
-            assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
+        for keep in (0, 1 << 20):
+            batches = ds.td.batches(8, keep=keep, **options)
+            for epoch in range(2):
+                chunks.clear()
+                assert sorted(flat(rows_of(batches))) == list(range(100))
+                expected = [] if keep and epoch else [f"n/c/{chunk}" for chunk in range(20)]
+                assert sorted(chunks) == sorted(expected)
 
 
 def test_each_chunk_of_dask_is_computed_once():
@@ -385,7 +387,7 @@ def test_a_rank_reads_chunks_of_its_own(counted):
 def test_only_the_chunks_that_hold_rows_of_a_full_shuffle_are_read(counted, monkeypatch):
     monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
     ds, chunks = counted
-    batches = ds.td.batches(3, shuffle="full", seed=0, prefetch=0, buffer_size=10)
+    batches = ds.td.batches(3, shuffle="full", seed=0, prefetch=0, buffer_size=10, keep=0)
     chunks.clear()
     for batch in itertools.islice(batches, 5):
         assert sorted(chunks) == sorted({f"n/c/{row // 5}" for row in batch["n"].tolist()})
@@ -399,7 +401,7 @@ def test_a_full_shuffle_reads_each_chunk_once_for_a_buffer_where_that_is_less_of
     assert sorted(flat(rows_of(ds.td.batches(3, shuffle="full", seed=0)))) == list(range(100))
     assert sorted(chunks) == sorted(f"n/c/{chunk}" for chunk in range(20))
     chunks.clear()
-    assert sorted(flat(rows_of(ds.td.batches(3, shuffle="full", seed=0, buffer_size=50)))) == list(range(100))
+    assert sorted(flat(rows_of(ds.td.batches(3, shuffle="full", seed=0, buffer_size=50, keep=0)))) == list(range(100))
     assert 20 < len(chunks) <= 40
 
 

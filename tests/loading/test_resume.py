@@ -94,35 +94,38 @@ def test_numbers_of_batches_are_checked():
 
 
 @pytest.mark.parametrize(
-    ("options", "whole", "rest"),
+    ("size", "options"),
     [
-        ({}, 20, 5),
-        ({"shuffle": True, "buffer_size": 5}, 20, 5),
-        ({"shuffle": True, "buffer_size": 25}, 20, 5),
-        ({"shuffle": "full", "buffer_size": 5}, 100, 25),
+        (5, {}),
+        (5, {"shuffle": True, "buffer_size": 5}),
+        (5, {"shuffle": True, "buffer_size": 25}),
+        (1, {"shuffle": "full", "buffer_size": 5}),
     ],
 )
-def test_what_comes_before_is_not_read(options, whole, rest, counted, monkeypatch):
+def test_what_comes_before_is_not_read(size, options, counted, monkeypatch):
     """100 rows in 20 chunks, three quarters of which were handed over."""
     monkeypatch.setattr("xarray_tensordict.loading.batches.READ_BYTES", 1)
     ds, chunks = counted
-    size = 1 if options.get("shuffle") == "full" else 5
-    batches = ds.td.batches(size, seed=1, prefetch=0, **options)
-    quarter = len(batches) * 3 // 4
-    chunks.clear()
-    list(batches)
-    assert len(chunks) == whole
-    batches.set_epoch(0)
-    running = iter(batches)
-    for _ in itertools.islice(running, quarter):
-        pass
+
+    def made():
+        chunks.clear()
+        return ds.td.batches(size, seed=1, prefetch=0, **options)
+
+    running = iter(made())
+    taken = rows_of(itertools.islice(running, 75 // size))
     state = running.state_dict()
-    chunks.clear()
-    again = iter(batches)
-    again.load_state_dict(state)
+    rest = rows_of(running)
+    whole = len(chunks)
+    resumed = iter(made())
+    resumed.load_state_dict(state)
     assert chunks == []
-    list(again)
-    assert len(chunks) == rest
+    assert rows_of(resumed) == rest
+    assert sorted(set(chunks)) == sorted({f"n/c/{row // 5}" for batch in rest for row in batch})
+    assert len(taken) == 3 * len(rest)
+    if options.get("shuffle") == "full":
+        assert len(chunks) <= 25
+    else:
+        assert (whole, len(chunks)) == (20, 5)
 
 
 # --- DataLoaders -----------------------------------------------------------------------------------------------------

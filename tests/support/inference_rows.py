@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xarray_tensordict.core.inference import ArrayInfo, EvidenceKind, Kind, Role
+from xarray_tensordict.core.model import ArrayInfo, EvidenceKind, Kind, Role
 
 Key = tuple[str, ...]
 

@@ -109,14 +109,21 @@ def flat(request, tmp_path):
     ptd.close()
 
 
-@pytest.fixture(params=["store", "memory", "dask"])
-def grid(request, tmp_path):
+GRIDS = ["store", "memory", "dask"]
+
+
+def make_grid(kind, folder):
+    """The lazy object for `grid_ds`, by the kind of its store."""
     ds = grid_of(grid_ds())
-    if request.param == "store":
-        ds.to_zarr(tmp_path / "grid.zarr", zarr_format=3, consolidated=False)
-        ptd = open_persistent(tmp_path / "grid.zarr")
-    else:
-        ptd = persistent_from_dataset(ds if request.param == "memory" else ds.chunk({"time": 2, "member": 1}))
+    if kind == "store":
+        ds.to_zarr(folder / "grid.zarr", zarr_format=3, consolidated=False)
+        return open_persistent(folder / "grid.zarr")
+    return persistent_from_dataset(ds if kind == "memory" else ds.chunk({"time": 2, "member": 1}))
+
+
+@pytest.fixture(params=GRIDS)
+def grid(request, tmp_path):
+    ptd = make_grid(request.param, tmp_path)
     yield ptd
     ptd.close()
 

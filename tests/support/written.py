@@ -1,13 +1,16 @@
 """What is written in tests, and what has to come back of it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
+from packaging.version import Version
 from tensordict import NonTensorData, TensorDict
 
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
 
 
@@ -60,12 +63,29 @@ def dtypes(ds: xr.Dataset) -> dict[str, object]:
     return {str(name): kinds.get(v.dtype.kind, v.dtype.name) for name, v in ds.variables.items()}
 
 
+def assert_identical(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """As xarray does with pandas 3, to which indexes of times are the same whatever their resolution."""
+    if Version(pd.__version__) < Version("3"):
+        found, expected = _indexed_by_nanoseconds(found), _indexed_by_nanoseconds(expected)
+    xr.testing.assert_identical(found, expected)
+
+
+def _indexed_by_nanoseconds(ds: xr.Dataset) -> xr.Dataset:
+    times = {name: ds[name] for name in ds.indexes if ds[name].dtype.kind in "mM"}
+    return ds.assign_coords({name: array.astype(f"{array.dtype.kind}8[ns]") for name, array in times.items()})
+
+
 def assert_gives_back(store: object, ds: xr.Dataset, **keywords: object) -> None:
     found = reopened(store, **keywords)
-    xr.testing.assert_identical(found, ds.load())
+    assert_identical(found, ds.load())
     assert {name: v.dims for name, v in found.variables.items()} == {name: v.dims for name, v in ds.variables.items()}
     assert found.td.batch_dims == ds.td.batch_dims
     assert_same_tensordict(found.td.to_tensordict(), ds.td.to_tensordict())
+
+
+def text(value: Any) -> Any:
+    """The text that plain tensordict reads from HDF5: version 0.14 leaves it encoded."""
+    return np.char.decode(value.astype(bytes)).tolist() if IS_0_14 else value
 
 
 def plain(value: object) -> object:

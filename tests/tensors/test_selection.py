@@ -8,10 +8,36 @@ from tensordict import TensorDict
 from zarr.storage import LocalStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
-from persistent_samples import CountingStore, flat_td, grid_ds, grid_of, write_td
+from persistent_samples import (
+    GRIDS,
+    STORES,
+    CountingStore,
+    flat_td,
+    grid_ds,
+    grid_of,
+    make_grid,
+    make_persistent,
+    write_td,
+)
 from xarray_tensordict import open_persistent
 from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
+
+
+@pytest.fixture(scope="module", params=STORES)
+def flat(request, tmp_path_factory):
+    """One for all tests: no index changes it."""
+    ptd = make_persistent(request.param, tmp_path_factory.mktemp("flat"))
+    yield ptd
+    ptd.close()
+
+
+@pytest.fixture(scope="module", params=GRIDS)
+def grid(request, tmp_path_factory):
+    ptd = make_grid(request.param, tmp_path_factory.mktemp("grid"))
+    yield ptd
+    ptd.close()
+
 
 # --- indices -------------------------------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ import xarray as xr
 from tensordict import MemoryMappedTensor, NonTensorData, NonTensorStack, TensorDict, UnbatchedTensor
 
 import xarray_tensordict  # noqa: F401 - ds.td
-from xarray_tensordict.tensors.non_tensor import rows_from_numpy
 from xarray_tensordict.tensors.values import (
     numpy_from_tensor,
     plain_tensor,
+    rows_from_numpy,
     tensor_from_numpy,
     torch_dtype,
 )

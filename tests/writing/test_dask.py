@@ -1,7 +1,6 @@
 """Writing what dask holds, and what is lazy: streaming, default chunks, incomplete stores, HDF5, the bar."""
 
 import builtins
-import io
 import subprocess
 import sys
 import threading
@@ -351,9 +350,3 @@ def test_a_bar_is_shown_where_it_is_asked_for(tmp_path, monkeypatch, capfd, kind
     getattr(ds.td, kind)(tmp_path / "loud", progress=True)
     out, err = capfd.readouterr()
     assert ("writing" in err) if has_tqdm else ("Completed" in out)
-
-
-def test_a_file_object_takes_blocks(tmp_path):
-    stream = io.BytesIO()
-    era().chunk(time=1).td.to_h5(stream)
-    assert_gives_back(stream.getvalue(), era())

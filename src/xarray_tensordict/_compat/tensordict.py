@@ -62,20 +62,8 @@ def _check(missing: Sequence[str]) -> None:
 _check(_missing())
 
 from tensordict._pytree import _register_td_node  # noqa: E402 - after the check
-from tensordict.base import NO_DEFAULT  # noqa: E402
+from tensordict.base import NO_DEFAULT as NO_DEFAULT  # noqa: E402
 from tensordict.persistent import _H5Backend  # noqa: E402
-
-__all__ = [
-    "IS_0_14",
-    "NO_DEFAULT",
-    "LazyTensorDict",
-    "close_with_file",
-    "entry_class",
-    "indexed_names",
-    "metadata_of",
-    "open_bare",
-    "register_pytree",
-]
 
 register_pytree: Any = _register_td_node
 
@@ -234,9 +222,10 @@ class LazyTensorDict(PersistentTensorDict):
 
     def _get_metadata(self, key: Any) -> dict[str, Any]:
         try:
-            return self._describe(tensordict.unravel_key(key))
+            described: dict[str, Any] = self._describe(tensordict.unravel_key(key))
         except TypeError as error:  # left out; `key in td.keys()` asks here, and knows a KeyError
             raise KeyError(str(error)) from None
+        return described
 
     def _index_tensordict(self, index: Any, new_batch_size: Any = None, names: Any = None) -> Any:
         return self._read_rows(index)

@@ -128,8 +128,9 @@ def tried_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequ
 def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
     """The same array with its chunks in a store, and perhaps of another shape; no document is written."""
     inner, metadata = array._async_array, array.metadata
-    if shape is not None:
-        metadata = metadata.update_shape(shape)
+    if shape is None:
+        return array_like(inner, StorePath(store, array.path))
+    metadata = metadata.update_shape(shape)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
 
 

@@ -12,10 +12,10 @@ from .model import StoredArray
 
 READ_BYTES = 128 << 20
 """What dask reads at once of an array without chunks: dask's own ``array.chunk-size``."""
-TINY_BYTES = 1 << 20
-"""Chunks below this cost dask more than their reading does (a task takes about 0.2 ms)."""
-TINY_COUNT = 1000
-"""How many tiny chunks an array must have before several of them are read at once."""
+MERGED_BYTES = 16 << 20
+"""How many bytes of small chunks dask reads at once where that is better."""
+TINY = 1 << 20, 1000
+"""Chunks below so many bytes cost dask more than their reading does (a task takes about 0.2 ms), where there are so many."""
 
 
 class PreferredChunks(dict[str, int]):
@@ -139,8 +139,9 @@ def _preferred(dims: tuple[str, ...], array: StoredArray, rows: Mapping[tuple[st
     # what the caller's chunks should not separate
     stored = array.encoding.get("chunks") or array.encoding.get("chunksizes") or pieces
     count = math.prod(-(-full // max(piece, 1)) for full, piece in zip(shape, pieces, strict=True))
-    if array.merges and itemsize * math.prod(pieces) < TINY_BYTES and count > TINY_COUNT:
-        pieces = merged_chunks(pieces, shape, itemsize, 16 * TINY_BYTES)
+    small, many = array.merges or (0, 0)
+    if itemsize * math.prod(pieces) < small and count > many:
+        pieces = merged_chunks(pieces, shape, itemsize, MERGED_BYTES)
     if pieces == stored:
         return dict(zip(dims, pieces, strict=True))
     return PreferredChunks(zip(dims, pieces, strict=True), dict(zip(dims, stored, strict=True)))

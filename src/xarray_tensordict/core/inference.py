@@ -11,33 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .choices import BatchDims, by_given, given_names
+from .choices import BatchDims as BatchDims
+from .choices import by_given, given_names
 from .groups import Group, group_arrays
-from .model import (
-    ArrayInfo,
-    EntryClass,
-    EvidenceKind,
-    GroupBatch,
-    Inference,
-    Key,
-    Kind,
-    RecordedBatch,
-    Role,
-    group_name,
-)
+from .model import ArrayInfo, EntryClass, GroupBatch, Inference, Key, RecordedBatch, group_name
 from .rules import Ballot, no_batch, with_notes
-
-__all__ = [
-    "ArrayInfo",
-    "BatchDims",
-    "EntryClass",
-    "EvidenceKind",
-    "GroupBatch",
-    "Inference",
-    "Kind",
-    "Role",
-    "infer_batch",
-]
 
 
 def infer_batch(

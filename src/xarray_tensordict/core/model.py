@@ -136,7 +136,8 @@ class StoredArray:
         The sizes of what the store reads at once, one for each axis: a chunk, or a shard. None where it reads some rows
         as cheaply as all.
     merges
-        Whether many tiny pieces are better read several at once.
+        Where pieces of fewer bytes than the first number are better read several at once, if there are more of them than the
+        second; None where they are not.
     masks
         Whether the fill value of the store stands for missing values only because xarray takes it so, not the caller.
     """
@@ -152,7 +153,7 @@ class StoredArray:
     raw: bool = False
     record: ArrayRecord = field(default_factory=ArrayRecord)
     pieces: tuple[int, ...] | None = None
-    merges: bool = False
+    merges: tuple[int, int] | None = None
     masks: bool = False
 
     def __post_init__(self) -> None:

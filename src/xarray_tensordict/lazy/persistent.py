@@ -1,19 +1,29 @@
-"""The lazy door: a ``PersistentTensorDict`` over any store that the engine opens, or any Dataset."""
+"""The lazy door: a ``PersistentTensorDict`` over any store that the engine opens, or any Dataset.
+
+With ``mode="r+"`` it is tensordict's own object. A value written through it must mean the same in xarray, so anything that this
+package decodes, leaves out or shapes (packed data, times, text, unbatched entries) is refused, with the name of the first such entry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 import xarray as xr
-from tensordict import PersistentTensorDict
+from tensordict import PersistentTensorDict, TensorDict
 
+from .._compat.tensordict import entry_class, metadata_of
 from ..core.inference import BatchDims
 from ..core.messages import check_choice
-from ..dataset.entries import plan_entries
+from ..core.model import Key
+from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
-from ..formats.registry import describe_source
-from ..tensors.reading import leave_out_times
+from ..formats.registry import describe_source, find_source, is_url
+from ..quiet import quiet
+from ..tensors.reading import finish, leave_out_times, read_entries, tensor_dtype
+from ..testing import assert_same_tensordict
 from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
 
 
@@ -92,8 +102,6 @@ def open_persistent(
     ds = xr.open_dataset(store, engine="tensordict", **keywords)
     description = describe_source(store)
     if mode == "r+":
-        from .writable import open_writable
-
         return open_writable(store, ds, description, device=device, keywords=engine_keywords)
     try:
         return persistent_from_dataset(ds, device=device, description=description, closer=ds.close)
@@ -144,3 +152,172 @@ def _left_out(ds: xr.Dataset) -> dict[str, str]:
         name, _, reason = sentence[1:].partition(f"{quote}: ")
         found[name] = reason
     return found
+
+
+_EPOCH = (
+    "nanoseconds since 1970-01-01",
+    "nanoseconds since 1970-01-01 00:00:00",
+    "nanoseconds since 1970-01-01T00:00:00",
+)
+_NAT = np.iinfo(np.int64).min
+
+
+def open_writable(
+    store: Any, ds: xr.Dataset, description: str, *, device: Any = None, keywords: Mapping[str, Any]
+) -> PersistentTensorDict:
+    """Open a store as plain tensordict does, for reading and writing, after checking that it reads it correctly.
+
+    Parameters
+    ----------
+    store
+        A path, a zarr store, or a group of zarr or h5py that is open for writing.
+    ds
+        The same store, opened by the engine; it is closed here.
+    description
+        How messages call the store.
+    device
+        The device that entries are sent to when they are read.
+    keywords
+        What the engine was asked for; of these only ``group`` concerns tensordict.
+
+    Raises
+    ------
+    ValueError
+        Where tensordict reads something else than this package does; the message names the first variable.
+    """
+    source = find_source(store)
+
+    def bare(mode: str, device: Any = None) -> PersistentTensorDict:
+        options: dict[str, Any] = {"batch_size": plan.batches[()].sizes, "device": device}
+        options["allow_pickle"] = keywords.get("allow_pickle") or None
+        group = (keywords.get("group") or "").strip("/")
+        return _settled(source.format.open_bare(source.value, group, mode, **options), plan)
+
+    try:
+        plan = plan_entries(ds, infer_dataset(ds))
+        if source.is_path and is_url(source.value):
+            reason: str | None = "it is a URL, and writing to URLs is not supported here"
+        else:
+            reason = source.format.why_not_changed(source.value) or _why_not_the_plan(plan, ds)
+        reason = reason or _why_not_bare(bare, plan, close=source.is_path)
+    finally:
+        ds.close()
+    if reason is not None:
+        raise ValueError(
+            f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
+            f"same through xarray. Open it with mode='r', or write a copy with ds.td.to_zarr(path) and open that"
+        )
+    return bare("r+", device)
+
+
+def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
+    """What this package makes of the store beyond its plain arrays."""
+    told = [
+        *opening_notes(ds).get("left_out", ()),
+        *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
+    ]
+    if told:
+        return f"not all of it can be shown: {told[0]}"
+    for path in opening_notes(ds).get("hidden_groups", {}):
+        return (
+            f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all "
+            f"with nested=True"
+        )
+    for entry in plan.unbatched:
+        return f"{entry.name!r} has none of the batch dims {list(entry.batch.dims)}, and tensordict takes no such array"
+    return next((f"{entry.name!r} {why}" for entry in plan.entries if (why := why_other(entry, ds))), None)
+
+
+def why_other(entry: Entry, ds: xr.Dataset) -> str | None:
+    """How plain tensordict would read an entry of a Dataset to something else; None where it would not."""
+    dims = ds.variables[entry.name].dims
+    has_batch = entry.entry_class == "batched" or (entry.entry_class == "unbatched" and entry.form != "tensor")
+    if not has_batch or entry.variable.dims != dims:
+        return f"has dims {list(dims)} of shape {list(entry.variable.shape)}, which do not start with the batch"
+    return _why_decoded(entry)
+
+
+def _why_decoded(entry: Entry) -> str | None:
+    """How the values of an entry differ from those that are stored, as far as its encoding tells."""
+    encoding, kind = entry.variable.encoding, entry.variable.dtype.kind
+    for name in ("scale_factor", "add_offset", "char_dim_name"):
+        if name in encoding:
+            return f"is decoded ({name}={encoding[name]!r})"
+    fills = [
+        np.asarray(encoding[name]).ravel() for name in ("_FillValue", "missing_value") if encoding.get(name) is not None
+    ]
+    if kind in "mM":
+        units, dtype = str(encoding.get("units")), encoding.get("dtype")
+        plain = units in _EPOCH if kind == "M" else units == "nanoseconds"
+        if not (plain and dtype == np.dtype("int64") and all((fill == _NAT).all() for fill in fills)):
+            return f"holds times that are decoded (units={units!r})"
+        return None
+    if kind in "fc" and all(np.isnan(fill).all() for fill in fills):
+        return None
+    return f"has a missing value that is decoded ({fills[0].tolist()})" if fills and kind in "biufc" else None
+
+
+def _why_not_bare(bare: Callable[[str], PersistentTensorDict], plan: Plan, *, close: bool) -> str | None:
+    """How what tensordict finds differs from the plan."""
+    try:
+        td = bare("r")
+    except (ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+        return f"tensordict does not open it ({error})"
+    try:
+        return next(_differences(td, plan), None)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        return f"tensordict cannot read it ({type(error).__name__}: {error})"
+    finally:
+        if close:
+            td.close()
+
+
+def _differences(bare: PersistentTensorDict, plan: Plan) -> Iterator[str]:
+    found: dict[Key, type] = {}
+    for key in bare.keys(include_nested=True):
+        found[(key,) if isinstance(key, str) else key] = entry_class(bare, key)
+    entries = {entry.key: entry for entry in plan.entries}
+    for key, entry in entries.items():
+        if key not in found:
+            yield f"tensordict does not see {entry.name!r}"
+            continue
+        difference = _entry_difference(bare, key, entry.lazy(), found[key])
+        if difference is not None:
+            yield f"{entry.name!r} {difference}"
+    for key in sorted(found):
+        if key not in entries and not issubclass(found[key], PersistentTensorDict):
+            yield f"tensordict lists {'/'.join(key)!r}, which is no variable"
+
+
+def _entry_difference(bare: PersistentTensorDict, key: Key, leaf: Entry, cls: type) -> str | None:
+    if (cls is torch.Tensor) != (leaf.form == "tensor"):
+        return f"is a {cls.__name__} there, and {'a tensor' if leaf.form == 'tensor' else 'non-tensor data'} here"
+    if leaf.form == "tensor":
+        there = metadata_of(bare, key)
+        dtype, shape = there.get("dtype", "of a dtype that tensordict lacks"), list(there.get("shape", ()))
+        if dtype != tensor_dtype(leaf) or shape != list(leaf.shape):
+            return f"is {dtype} {shape} there, and {tensor_dtype(leaf)} {list(leaf.shape)} here: it is decoded"
+        return None
+    with quiet((".*reads the string", FutureWarning)):  # as bytes, for now
+        value = bare.get(key)
+    (array,) = read_entries([(leaf, None)])
+    both = (finish(leaf, array, None, value.batch_size), value)
+    try:
+        assert_same_tensordict(*(TensorDict({"value": each}, batch_size=value.batch_size) for each in both))
+    except AssertionError as error:
+        return f"is read otherwise: {error}"
+    return None
+
+
+def _settled(td: PersistentTensorDict, plan: Plan) -> PersistentTensorDict:
+    """Give each level its batch size and names: HDF5 records neither for tensordict, nested groups of zarr no names."""
+    for key, batch in sorted(plan.batches.items(), key=lambda item: len(item[0])):
+        level = td.get(key, None) if key else td
+        if not isinstance(level, PersistentTensorDict):
+            continue
+        if tuple(level.batch_size) != tuple(batch.sizes):
+            level.batch_size = batch.sizes
+        names = td_names(batch)
+        if any(name is not None for name in names):
+            level.names = names
+    return td

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -17,6 +18,8 @@ from tensordict import TensorDict
 
 from ..core.model import Inference, cached_property
 from ..dataset.entries import Unbatched, plan_entries
+from ..formats.zarr.remote import KEEP_BYTES
+from .kept import Values
 from .order import (
     HAND_BYTES,
     HAND_MOST,
@@ -32,8 +35,8 @@ from .order import (
     every,
     reads,
 )
-from .read_ahead import ReadAhead, plan_blocks
-from .reader import Part, RowReader, Values
+from .read_ahead import ReadAhead, in_order, plan_blocks, reads_at_once
+from .reader import Part, RowReader
 from .samples import Samples, samples_of, whole_number
 
 
@@ -166,7 +169,7 @@ class Batches:
         key = self.epoch, self.seed
         if self._last_order is None or self._last_order[0] != key:
             self._last_order = key, self.order(self.epoch)
-        (made,) = self._cut(self._reads(self._last_order[1], range(given % count, given % count + 1)), 1)
+        (made,) = self._cut(self._read_one_by_one(self._last_order[1], range(given % count, given % count + 1)), 1)
         return made[0]
 
     def state_dict(self) -> dict[str, Any]:
@@ -237,19 +240,25 @@ class Batches:
         With ``shuffle=True`` each worker has a run of them, so that it reads chunks of its own; else every
         `workers`-th, so that in turn they give the batches in order.
         """
-        numbers = place.numbers(len(self), runs=self.options.shuffle is True)
-
-        def read() -> Iterator[_Read]:
-            return self._reads(self.order(place.epoch), numbers)
-
+        numbers, epoch = place.numbers(len(self), runs=self.options.shuffle is True), place.epoch
+        self._reader.begin_epoch()
         if not self.options.prefetch:
-            return chain.from_iterable(self._cut(read(), 1))
+            return chain.from_iterable(self._cut(self._read_one_by_one(self.order(epoch), numbers), 1))
         together, depth = self._ahead
-        if not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer):
+        one_by_one = not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer)
+        if one_by_one and not self._reader.is_far:
             # a read is a batch, or a few: nothing is left to do in another thread
-            return ReadAhead(lambda: self._cut(read(), together), depth)
+            return ReadAhead(lambda: self._cut(self._read_one_by_one(self.order(epoch), numbers), together), depth)
         # the next rows are read while batches are made of the last ones
-        return ReadAhead(lambda: self._cut(ReadAhead(lambda: ([found] for found in read()), 1), together), depth)
+        return ReadAhead(lambda: self._cut(self._read_at_once(self.order(epoch), numbers), together), depth)
+
+    def _read_one_by_one(self, order: Order, numbers: range) -> Iterator[_Read]:
+        for read in self._reads(order, numbers):
+            yield read()
+
+    def _read_at_once(self, order: Order, numbers: range) -> Iterator[_Read]:
+        largest = int(np.diff(order.cuts, prepend=0).max(initial=0)) * self._samples.width * self._reader.row_bytes
+        return in_order(self._reads(order, numbers), reads_at_once(largest, far=self._reader.is_far))
 
     @property
     def _ahead(self) -> tuple[int, int]:
@@ -281,13 +290,16 @@ class Batches:
         together = RAW_BYTES if self._reader.is_straight else READ_BYTES
         return self.options.batch_size * max(1, together // max(1, self._batch_bytes))
 
-    def _reads(self, order: Order, numbers: range) -> Iterator[_Read]:
-        """Read what the batches of these numbers need, each row once for all pieces that are read together."""
+    def _reads(self, order: Order, numbers: range) -> Iterator[Callable[[], _Read]]:
+        """The reads of what the batches of these numbers need, each row once for all pieces that are read together."""
         for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
             rows = self._samples.rows(samples[0] if len(samples) == 1 else np.concatenate(samples))
-            yield _Read(self._reader.read(rows), firsts.tolist(), lasts.tolist())
+            yield partial(self._read, rows, firsts.tolist(), lasts.tolist())
+
+    def _read(self, rows: Ints, firsts: list[int], lasts: list[int]) -> _Read:
+        return _Read(self._reader.read(rows), firsts, lasts)
 
     def _cut(self, found: Iterator[_Read], together: int) -> Iterator[list[TensorDict]]:
         """Cut batches from what was read, so many at once, but those of a read before the next one.
@@ -371,6 +383,8 @@ def open_batches(
     if 0 < len(samples) < world_size:
         raise ValueError(f"world_size={world_size}: there are only {len(samples)} samples, so a rank would have none")
     buffer = None if buffer_size is None else whole_number(buffer_size, "buffer_size", 1)
+    if not shuffle:
+        reader.least_kept = 1.0  # in order, what is kept is forgotten before its turn comes again
     blocks = plan_blocks(reader, samples, options.batch_size, shuffle=shuffle is not False, buffer=buffer)
     batches = Batches(reader, samples, blocks, options, whole_number(epoch, "epoch", 0))
     batches.start = whole_number(start, "start", 0)
@@ -390,13 +404,14 @@ def open_rows(
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
     exclude: Iterable[str] = (),
+    keep: int = KEEP_BYTES,
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
     samples = samples_of(ds, inference, window=window, stride=stride, within=within, gaps=gaps)
     # the samples of a batch of windows follow each other along no dim of the Dataset
     names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[len(samples.sizes) - 1])
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
-    return samples, RowReader(plan, samples.sizes, names, unbatched=unbatched)
+    return samples, RowReader(plan, samples.sizes, names, unbatched=unbatched, keep=whole_number(keep, "keep", 0))
 
 
 def read_samples(reader: RowReader, samples: Samples, numbers: Ints) -> TensorDict:

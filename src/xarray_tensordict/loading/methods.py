@@ -43,6 +43,7 @@ class LoadingMethods:
         world_size: int | None = None,
         device: Any = None,
         buffer_size: int | None = None,
+        keep: int = 256 << 20,
         batch_dims: BatchDims | None = None,
         coords: bool | Iterable[str] = True,
         unbatched: Unbatched = "drop",
@@ -91,6 +92,11 @@ class LoadingMethods:
         buffer_size
             For ``shuffle=True`` how many samples are shuffled together, for ``"full"`` how many are read together; by default
             10,000, less where they would take more than 256 MB.
+        keep
+            How many bytes of decoded chunks are kept for the next epoch, of stores that are compressed or far away; those that
+            were not used for longest are forgotten first. Nothing is kept of what would be forgotten before it is used
+            again: of a store more than four times as large, and without a shuffle of one that is larger. 0 keeps nothing:
+            each epoch reads the store as it is then.
         batch_dims, coords, unbatched, exclude
             As in :meth:`to_tensordict`.
 
@@ -135,6 +141,7 @@ class LoadingMethods:
             world_size=world_size,
             device=device,
             buffer_size=buffer_size,
+            keep=keep,
             coords=coords,
             unbatched=unbatched,
             exclude=exclude,
@@ -157,9 +164,9 @@ class LoadingMethods:
         batch_dims
             As in :meth:`batches`.
         **options
-            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``;
-            with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``, ``prefetch``,
-            ``buffer_size``.
+            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``,
+            ``keep``; with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``,
+            ``prefetch``, ``buffer_size``.
 
         Returns
         -------

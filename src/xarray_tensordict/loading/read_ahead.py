@@ -1,20 +1,19 @@
-"""How many samples are read and shuffled together, from the chunks of the entries; and a thread that reads some items ahead."""
+"""How many samples are read and shuffled together, from the chunks of the entries; and threads that read ahead."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import xarray as xr
 
-from .._compat.xarray import backend_array, stored_place
-from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS
+from ..formats.zarr.remote import AHEAD, AHEAD_BYTES, SHARD_BYTES
+from .kept import chunk_marks
 from .order import (
     BLOCK_BYTES,
     BUFFER_BYTES,
@@ -35,8 +34,6 @@ T = TypeVar("T")
 _NAME = "xarray-tensordict read ahead"
 _PATIENCE = 1.0
 """Seconds that a forgotten iterator waits for its thread to end: it may be in the middle of a read."""
-_MOST_CHUNKS = 1 << 24
-"""As many along an axis are shuffled as chunks; of more the rows are."""
 _END: Any = object()
 
 
@@ -116,6 +113,27 @@ class ReadAhead(Generic[T]):
         self._pool.shutdown()
 
 
+def in_order(tasks: Iterable[Callable[[], T]], most: int) -> Generator[T, None, None]:
+    """Run tasks at the same time, so many of them, and give what they return in their order; while one is used the next run."""
+    waiting: deque[Future[T]] = deque()
+    pool = ThreadPoolExecutor(most, thread_name_prefix=_NAME)
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(task))
+            if len(waiting) > most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def reads_at_once(nbytes: int, *, far: bool) -> int:
+    """How many reads of so many bytes are under way at the same time, while batches are made of the one before them."""
+    most, held = (AHEAD, AHEAD_BYTES) if far else (THREADS, WHOLE_BYTES)
+    return max(1, min(most, held // max(nbytes, 1)))
+
+
 def plan_blocks(
     reader: RowReader, samples: Samples, batch_size: int, *, shuffle: bool, buffer: int | None = None
 ) -> Blocks:
@@ -138,11 +156,9 @@ def plan_blocks(
     elif buffer is None:
         buffer = max(min(BUFFER_ROWS, BUFFER_BYTES // sample_bytes), batch_size)
     target = max(1, min(BLOCK_BYTES // sample_bytes, buffer // 16))
-    marks = _marks(reader, samples, buffer)
-    if not shuffle and marks is not None:
-        # several chunks, which are decoded at the same time
-        largest = int(np.diff(marks).max(initial=0))
-        buffer = max(buffer, min(THREADS * largest, WHOLE_BYTES // sample_bytes))
+    # where the buffer holds several shards, each is read as a whole
+    shard_bytes = min(SHARD_BYTES, buffer * sample_bytes // 2) if shuffle else SHARD_BYTES
+    marks = _marks(reader, samples, buffer, shard_bytes)
     count = len(samples)
     if marks is None:
         marks = np.append(0, every(target, count)) if count else np.zeros(1, np.int64)
@@ -151,62 +167,28 @@ def plan_blocks(
     return Blocks(merge_marks(marks, target), buffer)
 
 
-def _marks(reader: RowReader, samples: Samples, buffer: int) -> Ints | None:
+def _marks(reader: RowReader, samples: Samples, buffer: int, shard_bytes: int) -> Ints | None:
     """The first sample of each run of samples that begin in the same chunk; None where nothing is chunked."""
     last = len(samples.sizes) - 1
     limit = max(1, buffer * samples.width)
-    first = _axis_marks(reader, 0, limit)
+    first = _axis_marks(reader, 0, limit, shard_bytes)
     if samples.windows is None or not len(samples):
         return first
-    along = first if not last else _axis_marks(reader, last, limit)
+    along = first if not last else _axis_marks(reader, last, limit, shard_bytes)
     if first is None and along is None:
         return None
     coords = np.unravel_index(samples.windows.first, samples.sizes)
     return _changes(_block_of(coords[0], first), _block_of(coords[last], along))
 
 
-def _axis_marks(reader: RowReader, axis: int, limit: int) -> Ints | None:
+def _axis_marks(reader: RowReader, axis: int, limit: int, shard_bytes: int) -> Ints | None:
     found = []
     for column in reader.columns:
         if axis in column.held:
-            marks = _chunk_marks(column.planned.variable, column.held.index(axis))
+            marks = chunk_marks(column.planned.variable, column.held.index(axis), shard_bytes)
             if marks is not None:
                 found.append((marks, column.row_bytes))
     return common_marks(found, limit)
-
-
-def _chunk_marks(variable: xr.Variable, axis: int) -> Ints | None:
-    """The borders of the chunks along an axis, 0 and its size included.
-
-    None where a part of a chunk can be read as cheaply as the whole: in memory, in contiguous layouts. None also where there are more
-    chunks than any store has: each border takes memory, and a small document can say anything.
-    """
-    size = variable.shape[axis]
-    if variable.chunks is not None:
-        return np.cumsum([0, *variable.chunks[axis]], dtype=np.int64)
-    chunk = _stored_chunk(variable, axis)
-    place = None if chunk is None else stored_place(variable, axis)
-    if chunk is None or place is None or size // chunk > _MOST_CHUNKS:
-        return None
-    positions = place[1]
-    if isinstance(positions, range) and positions.step == 1:
-        inner = np.arange(chunk - positions.start % chunk, size, chunk, dtype=np.int64)
-    else:
-        number = np.asarray(positions, dtype=np.int64) // chunk
-        inner = np.flatnonzero(np.diff(number)) + 1
-    return np.concatenate([[0], inner, [size]]) if size else np.zeros(1, np.int64)
-
-
-def _stored_chunk(variable: xr.Variable, axis: int) -> int | None:
-    """The size of the chunks of the store, None where any row is read by itself."""
-    array = backend_array(variable)
-    stored = getattr(array, "wrapped", array)
-    if array is None or (isinstance(stored, RawArray) and not stored.is_compressed):
-        return None
-    chunk = variable.encoding.get("preferred_chunks", {}).get(variable.dims[axis])
-    if isinstance(chunk, tuple):
-        chunk = chunk[0] if chunk else None
-    return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
 
 
 def _block_of(rows: Ints, marks: Ints | None) -> Ints:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from ..core.model import GroupBatch, Key, cached_property
+from ..core.model import GroupBatch, cached_property
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.files import Kept
+from ..formats.zarr.remote import AHEAD, COLUMN_BYTES, reads_far
 from ..tensors.reading import (
     Frame,
     Read,
@@ -29,15 +30,15 @@ from ..tensors.reading import (
 )
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
-from .order import READ_BYTES, Ints
+from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, whole_grid
+from .order import READ_BYTES, Ints, ranges
 
 Shape: TypeAlias = tuple[int, ...]
-Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
 
 _WASTE = 4
 """Rows of several leading dims are read as one block unless it holds more than this many times what is needed."""
-_OBJECT_BYTES = 64
-"""What a string or another object counts for where sizes are estimated: a Python str of a dozen letters."""
+_LEAST_KEPT = 0.25
+"""Chunks are kept where at least this part of all rows can be: of less, most are forgotten before they come again."""
 _REPEATED = 0.3
 """The part of all tasks that one block needs: at most 0.16 for arithmetic, rolling windows, shifts and other chunks of 8
 blocks, at least 0.44 where a mean, a deviation or a cumulative sum is in the graph (measured with dask 2026.8)."""
@@ -78,25 +79,66 @@ class Column:
         """About how many bytes one row takes."""
         if not self.held:
             return 0
-        size = self.entry.variable.dtype.itemsize if self.entry.form == "tensor" else _OBJECT_BYTES
+        size = self.entry.variable.dtype.itemsize if self.entry.form == "tensor" else OBJECT_BYTES
         return math.prod(self.entry.variable.shape[len(self.held) :]) * size
 
-    def along(self, rows: Ints, kept: Kept) -> Read:
+    def along(self, rows: Ints, kept: Kept | None = None) -> Read:
         """The read of rows along its first axis."""
         found = _as_slice(rows)
         if self.raw is not None:
             return of_rows(self.entry, self.raw, found, kept=kept)
         return of_variable(self.entry.variable[(found,)], self.entry.name)
 
+    def grid(self, *, keep: bool) -> Grid | None:
+        """Its chunks, where they are kept or it is held as a whole; None where rows are read by themselves."""
+        if not self.held or self.raw is not None or self.entry.variable.chunks is not None:
+            return None
+        marks = [chunk_marks(self.planned.variable, axis) for axis in range(len(self.held))]
+        chunks = math.prod(1 if found is None else len(found) - 1 for found in marks)
+        if self.is_far and self.entry.variable.nbytes <= COLUMN_BYTES and chunks <= AHEAD:
+            return whole_grid(self.entry.variable.shape[: len(self.held)])
+        known = [found for found in marks if found is not None]
+        return Grid(tuple(known)) if keep and len(known) == len(marks) else None
+
+    @cached_property
+    def is_far(self) -> bool:
+        """Whether it is in a store that is far away."""
+        return reads_far(self.entry.variable)
+
+    def chunks(self, grid: Grid, numbers: Ints) -> list[Read]:
+        """The reads of chunks, whose rows then follow each other."""
+        if len(self.held) == 1:
+            (marks,) = grid.marks
+            return [self.along(ranges(marks[numbers], marks[numbers + 1]))]
+        return [of_variable(self.entry.variable[key], self.entry.name) for key in grid.slices(numbers)]
+
+    def block(self, rows: Ints, sizes: list[int]) -> tuple[list[Read], Ints | None]:
+        """The reads of rows that are counted through several axes, and the place of each in what is read."""
+        name, variable = self.entry.name, self.entry.variable
+        coords = np.unravel_index(rows, sizes)
+        axes = [np.unique(along) for along in coords]
+        if math.prod(map(len, axes)) <= _WASTE * len(rows):
+            found = [np.searchsorted(axis, along) for axis, along in zip(axes, coords, strict=True)]
+            place = np.ravel_multi_index(found, tuple(map(len, axes)))
+            return [of_variable(variable[tuple(map(_as_slice, axes))], name)], place
+        tables = rows // sizes[-1]
+        cuts = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(rows)]
+        return [
+            of_variable(variable[(*(int(along[lo]) for along in coords[:-1]), _as_slice(coords[-1][lo:hi]))], name)
+            for lo, hi in pairwise(cuts)
+        ], None
+
     def tensor(self, read: list[Any]) -> Values:
         """What was read, its leading axes as one, as a tensor if it becomes one."""
-        values = np.concatenate(read) if len(read) > 1 else read[0]
-        lead = values.ndim - (self.entry.variable.ndim - len(self.held))
-        if self.held and lead > 1:
-            values = values.reshape((math.prod(values.shape[:lead]), *values.shape[lead:]))
+        flat = [self._flat(values) for values in read]
+        values = np.concatenate(flat) if len(flat) > 1 else flat[0]
         if self.entry.form != "tensor" or isinstance(values, torch.Tensor):
             return values
         return tensor_from_numpy(values, name=self.entry.name, torch_dtype=widened_dtype(self.entry))
+
+    def _flat(self, values: Any) -> Any:
+        lead = values.ndim - (self.entry.variable.ndim - len(self.held))
+        return values.reshape((-1, *values.shape[lead:])) if self.held and lead > 1 else values
 
     def placed(self, batch: GroupBatch, shape: Shape, lead: int) -> Entry:
         """The entry in batches of one shape.
@@ -125,31 +167,67 @@ class Part:
     ----------
     column
         The entry.
-    values
-        One item for each row that was read.
+    arrays
+        One item for each row that was read, in one array or in several.
+    which
+        For each row that was asked for the number of its array; None where there is one array.
     index
-        Which of them belongs to each row that was asked for; None: they are the same.
+        For each row that was asked for its place in the array; None: they are the same.
     own
         Whether nothing else refers to the memory.
     """
 
     column: Column
-    values: Values
+    arrays: list[Values]
+    which: Ints | None
     index: Ints | None
     own: bool
 
     def pick(self, first: int, last: int) -> Values:
         """The values of some of the rows that were asked for, in memory of their own."""
-        if not self.column.held or (self.index is None and self.own and last - first == len(self.values)):
-            return self.values
-        array = self._array
+        values = self.arrays[0]
+        if not self.column.held or (self.index is None and self.own and last - first == len(values)):
+            return values
+        copied = self._taken(slice(first, last))
+        return from_codes(copied, values.dtype) if isinstance(values, torch.Tensor) else copied
+
+    def _taken(self, rows: slice) -> np.ndarray[Any, Any]:
         # in one thread: those of torch wait for each other on busy cores
-        copied = array[first:last].copy() if self.index is None else np.take(array, self.index[first:last], axis=0)
-        return from_codes(copied, self.values.dtype) if isinstance(self.values, torch.Tensor) else copied
+        if self.index is None:
+            return self._codes[0][rows].copy()
+        index = self.index[rows]
+        if self.which is None:
+            found = _as_slice(index)
+            return self._codes[0][found].copy() if isinstance(found, slice) else np.take(self._codes[0], index, axis=0)
+        taken = np.empty((len(index), *self._codes[0].shape[1:]), self._codes[0].dtype)
+        which = self.which[rows]
+        for number in np.unique(which).tolist():
+            places = np.flatnonzero(which == number)
+            taken[_as_slice(places)] = self._codes[number][_as_slice(index[places])]
+        return taken
 
     @cached_property
-    def _array(self) -> np.ndarray[Any, Any]:
-        return to_codes(self.values) if isinstance(self.values, torch.Tensor) else self.values
+    def _codes(self) -> list[np.ndarray[Any, Any]]:
+        return [to_codes(values) if isinstance(values, torch.Tensor) else values for values in self.arrays]
+
+
+@dataclass
+class _Wanted:
+    """What is to be read of an entry, each of `reads` into an array of its own.
+
+    Attributes
+    ----------
+    claim
+        The chunks that are kept, or waited for; None where only these rows are read.
+    which, index
+        As of :class:`Part`.
+    """
+
+    column: Column
+    reads: list[list[Read]]
+    index: Ints | None
+    which: Ints | None = None
+    claim: Claim | None = None
 
 
 class RowReader:
@@ -165,9 +243,18 @@ class RowReader:
         The names of the axes of samples, in place of the leading batch dims.
     unbatched
         As in ``ds.td.to_tensordict``.
+    keep
+        How many bytes of decoded chunks are kept, of stores that are compressed or far away.
+
+    Attributes
+    ----------
+    least_kept
+        Nothing is kept where less than this part of all rows would be.
     """
 
-    def __init__(self, plan: Plan, sizes: Shape, names: Sequence[str | None], *, unbatched: Unbatched = "drop") -> None:
+    def __init__(
+        self, plan: Plan, sizes: Shape, names: Sequence[str | None], *, unbatched: Unbatched = "drop", keep: int = 0
+    ) -> None:
         leave_out_times(plan)
         self.sizes = sizes
         self.columns = [Column.of(entry, len(sizes)) for entry in plan.entries]
@@ -177,68 +264,100 @@ class RowReader:
         self._batches = plan.batches
         self._names = tuple(names)
         self._unbatched = unbatched
-        self._kept = Kept()
-        self._whole: dict[Key, Values] = {}
+        self.kept = KeptBlocks(keep)
+        self.least_kept = _LEAST_KEPT
+        self._maps = Kept()
         self._last: tuple[Shape, Frame, list[Entry | None]] | None = None
         _warn_of_repeats(self.columns)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_whole": {}}  # a pickle holds no data
-
     # --- rows ---
+
+    @cached_property
+    def is_far(self) -> bool:
+        """Whether some of its rows are in a store that is far away."""
+        return any(column.is_far for column in self.columns if column.held)
+
+    def begin_epoch(self) -> None:
+        """Forget what is not to be kept between epochs."""
+        if not self.kept.most:
+            self.kept.clear()
 
     def read(self, asked: Ints) -> list[Part]:
         """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
         rows, places = (asked, None) if self.is_straight else _distinct(asked)
-        wanted = [self._wanted(column, asked, rows, places) for column in self.columns]
-        jobs = [job for own, _ in wanted for job in own]
+        claims: list[Claim] = []
         try:
-            read = iter(read_all(jobs))
-        except Exception as error:
-            _blame(error, jobs)
+            wanted = [self._wanted(number, asked, rows, places, claims) for number in range(len(self.columns))]
+            jobs = [job for each in wanted for reads in each.reads for job in reads]
+            try:
+                read = iter(read_all(jobs))
+            except Exception as error:
+                _blame(error, jobs)
+                raise
+            made = [[each.column.tensor([next(read) for _ in reads]) for reads in each.reads] for each in wanted]
+        except BaseException as error:
+            for claim in claims:
+                self.kept.fail(claim.own, error)
             raise
-        return [
-            self._part(column, [next(read) for _ in own], index)
-            for column, (own, index) in zip(self.columns, wanted, strict=True)
-        ]
+        for each, arrays in zip(wanted, made, strict=True):
+            if each.claim is not None:
+                self.kept.settle(each.claim.own, arrays)
+        return [self._part(each, arrays) for each, arrays in zip(wanted, made, strict=True)]
 
-    def _part(self, column: Column, read: list[Any], index: Ints | None) -> Part:
-        if column.held:
-            own = column.raw is not None or column.entry.is_fresh or len(read) > 1
-            return Part(column, column.tensor(read), index, own)
-        if read:
-            self._whole[column.entry.key] = column.tensor(read)
-        return Part(column, self._whole[column.entry.key], None, own=False)
+    def _part(self, wanted: _Wanted, arrays: list[Values]) -> Part:
+        column = wanted.column
+        if wanted.claim is not None:
+            arrays = [held.values.result() for held in wanted.claim.held]
+            return Part(column, arrays, wanted.which, wanted.index, own=False)
+        own = column.raw is not None or column.entry.is_fresh or len(wanted.reads[0]) > 1
+        return Part(column, arrays, None, wanted.index, own)
 
-    def _wanted(self, column: Column, asked: Ints, rows: Ints, places: Ints | None) -> tuple[list[Read], Ints | None]:
-        """What to read of an entry, and which of the items read belongs to each of the rows that were asked for."""
+    def _wanted(self, number: int, asked: Ints, rows: Ints, places: Ints | None, claims: list[Claim]) -> _Wanted:
+        """What to read of an entry, and where each of the rows that were asked for is in it; what is claimed is noted."""
+        column = self.columns[number]
         if not column.held:
-            return ([] if column.entry.key in self._whole else [of_entry(column.entry)]), None
+            claims.append(self.kept.claim(number, [0], [1], 0, pinned=True))
+            return _Wanted(column, [[of_entry(column.entry)] for _ in claims[-1].own], None, claim=claims[-1])
         if column.raw is not None and len(self.sizes) == 1:
-            return [column.along(asked, self._kept)], None  # to put its rows in order afterwards would be a second copy
+            # to put its rows in order afterwards would be a second copy
+            return _Wanted(column, [[column.along(asked, self._maps)]], None)
         held = [self.sizes[axis] for axis in column.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
             projected = np.ravel_multi_index([coords[axis] for axis in column.held], held)
             rows, index = np.unique(projected, return_inverse=True)
             places = index if places is None else index[places]
+        grid = self._grids[number]
+        if grid is not None and len(rows):
+            return self._claimed(number, grid, rows, places, claims)
         if len(held) == 1:
-            return [column.along(rows, self._kept)], places
-        coords = np.unravel_index(rows, held)
-        axes = [np.unique(along) for along in coords]
-        name, variable = column.entry.name, column.entry.variable
-        if math.prod(map(len, axes)) <= _WASTE * len(rows):
-            block = tuple(map(len, axes))
-            found = [np.searchsorted(axis, along) for axis, along in zip(axes, coords, strict=True)]
-            place = np.ravel_multi_index(found, block)
-            read = of_variable(variable[tuple(map(_as_slice, axes))], name)
-            return [read], place if places is None else place[places]
-        tables = rows // held[-1]
-        cuts = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(rows)]
-        return [
-            of_variable(variable[(*(int(along[lo]) for along in coords[:-1]), _as_slice(coords[-1][lo:hi]))], name)
-            for lo, hi in pairwise(cuts)
-        ], places
+            return _Wanted(column, [[column.along(rows, self._maps)]], places)
+        reads, place = column.block(rows, held)
+        if place is not None:
+            places = place if places is None else place[places]
+        return _Wanted(column, [reads], places)
+
+    def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> _Wanted:
+        """The chunks that rows are in; those that are kept already are not read."""
+        column = self.columns[number]
+        chunks, inside = grid.place(rows)
+        numbers, chunk = np.unique(chunks, return_inverse=True)
+        claim = self.kept.claim(
+            number, numbers.tolist(), grid.sizes(numbers).tolist(), column.row_bytes, pinned=grid.pinned
+        )
+        claims.append(claim)
+        reads = [column.chunks(grid, np.array(held.numbers)) for held in claim.own]
+        chunk, inside = (chunk, inside) if places is None else (chunk[places], inside[places])
+        which = claim.which[chunk] if len(claim.held) > 1 else None
+        return _Wanted(column, reads, claim.first[chunk] + inside, which, claim)
+
+    @cached_property
+    def _grids(self) -> list[Grid | None]:
+        """The chunks of each column that are kept; None for what is read row by row."""
+        columns = [column for column in self.columns if column.held and column.raw is None]
+        size = sum(column.entry.variable.nbytes for column in columns)
+        keeps = self.least_kept * size <= self.kept.most > 0
+        return [column.grid(keep=keeps) for column in self.columns]
 
     # --- TensorDicts ---
 
@@ -305,8 +424,9 @@ def _distinct(rows: Ints) -> tuple[Ints, Ints | None]:
 
 
 def _concatenated(values: Sequence[Values]) -> Values:
-    tensors = [found for found in values if isinstance(found, torch.Tensor)]
-    return torch.cat(tensors) if tensors else np.concatenate([np.asarray(found) for found in values])
+    # in one thread, as in `Part`
+    joined = np.concatenate([to_codes(found) if isinstance(found, torch.Tensor) else found for found in values])
+    return from_codes(joined, values[0].dtype) if isinstance(values[0], torch.Tensor) else joined
 
 
 def _blame(error: BaseException, jobs: Sequence[Read]) -> None:

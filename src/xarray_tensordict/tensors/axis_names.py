@@ -13,15 +13,7 @@ from typing import Any
 import xarray as xr
 
 from ..core.model import GroupBatch, Key
-from ..core.naming import (
-    Dims,
-    check_dims_argument,
-    feature_name,
-    find_pattern,
-    free_name,
-    given_dims,
-    settle_sizes,
-)
+from ..core.naming import Dims, check_dims_argument, feature_name, find_pattern, free_name, given_dims, settle_sizes
 from .walking import Leaf
 
 DimsArgument = Mapping[Any, str | Sequence[str | EllipsisType]]

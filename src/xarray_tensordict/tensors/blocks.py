@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from zarr.storage import LocalStore
 
 from .._compat.xarray import backend_array, is_bare, on_backend, positional, read, stored_place, zarr_array
 from ..core.blocks import borders, merged_chunks, row_blocks
@@ -26,15 +25,14 @@ from ..formats.array_wrappers import FieldArray, OuterArray, WidenedArray, read_
 from ..formats.hdf5.arrays import Hdf5Array
 from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS, reuse_memory
+from ..formats.zarr.remote import AHEAD_BYTES, AT_ONCE, SHARD_BYTES, is_far, reads_far
 from .values import is_plain, tensor_from_numpy, torch_dtype
 
 _CORES = os.cpu_count() or 1
-_FAR_THREADS = 10
-"""How many blocks of a store far away are waited for at once: as many as zarr asks for."""
 _TOGETHER = 32 << 20
 """How many bytes of chunks are decompressed at once, at most, where a chunk is not larger."""
 _SHARD = 4 << 20
-"""Shards that are larger are read in parts."""
+"""Shards of local stores that are larger are read in parts."""
 
 Block = tuple[slice, ...]
 
@@ -68,7 +66,8 @@ def in_blocks(
     if backend is None:
         return None
     variable = positional(entry.variable)
-    pieces, far = pieces_of(backend), _is_far(backend)
+    far = reads_far(variable)
+    pieces = pieces_of(backend)
     piece = 0 if pieces is None else math.prod(pieces) * variable.dtype.itemsize
     plain = entry.torch_dtype is None and is_bare(variable)
     plain = plain and variable.dtype.isnative and variable.dtype.kind in "biufc"
@@ -78,7 +77,10 @@ def in_blocks(
     if plain and target is None and len(grid) == 1:
         return None
     # more threads than cores would decode no faster, and each holds blocks
-    threads = _FAR_THREADS if far else max(1, min(THREADS, _CORES, _TOGETHER // max(piece, 1)))
+    if far:
+        threads = max(1, min(AT_ONCE, AHEAD_BYTES // max(piece, block_bytes)))
+    else:
+        threads = max(1, min(THREADS, _CORES, _TOGETHER // max(piece, 1)))
     reuse_memory()
     try:
         tensor = _empty(variable.shape, dtype) if target is None else target
@@ -171,12 +173,12 @@ def _split(shape: Sequence[int], block: Sequence[int]) -> Iterator[Block]:
 # --- what a store reads at once ---------------------------------------------------------------------------------------
 
 
-def pieces_of(array: Any) -> tuple[int, ...] | None:
-    """The shape of what has to be read as a whole: a chunk, or a shard. None where any part is read by itself."""
+def pieces_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | None:
+    """The shape of what is read as a whole: a chunk, or a shard that is no larger. None where any part is read by itself."""
     if isinstance(array, WidenedArray):
-        return pieces_of(array.wrapped)
+        return pieces_of(array.wrapped, shard_bytes)
     if isinstance(array, FieldArray):
-        found = pieces_of(array.wrapped)
+        found = pieces_of(array.wrapped, shard_bytes)
         return None if found is None else (*found, *array.shape[len(found) :])
     if isinstance(array, RawArray):
         return array.pieces
@@ -187,17 +189,13 @@ def pieces_of(array: Any) -> tuple[int, ...] | None:
         return tuple(array.shape)  # nothing is known of it
     try:
         shards = stored.shards
-        return tuple(stored.chunks if shards is None or math.prod(shards) * array.dtype.itemsize > _SHARD else shards)
+        if shard_bytes is None:
+            shard_bytes = SHARD_BYTES if is_far(stored.store) else _SHARD
+        return tuple(
+            stored.chunks if shards is None or math.prod(shards) * array.dtype.itemsize > shard_bytes else shards
+        )
     except NotImplementedError:  # chunks of different sizes have no one shape
         return tuple(array.shape)
-
-
-def _is_far(array: Any) -> bool:
-    """Whether reading is mostly waiting: a zarr store that is not a folder of this machine."""
-    while hasattr(array, "wrapped"):
-        array = array.wrapped
-    stored = zarr_array(array)
-    return stored is not None and not isinstance(stored.store, LocalStore)
 
 
 class HeldPiece(OuterArray):

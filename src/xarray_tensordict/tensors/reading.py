@@ -26,10 +26,19 @@ from ..dataset.records import infer_dataset, opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once
+from ..formats.zarr.remote import AT_ONCE, reads_far
 from ..warnings import LeftOutWarning, warn
-from .non_tensor import python_value, rows_from_numpy
 from .selection import Selection
-from .values import broadcast, from_codes, is_plain, tensor_from_numpy, to_codes, torch_dtype
+from .values import (
+    broadcast,
+    from_codes,
+    is_plain,
+    python_value,
+    rows_from_numpy,
+    tensor_from_numpy,
+    to_codes,
+    torch_dtype,
+)
 
 WORTH_THREADS = 2**20
 """From so many bytes on several variables are read at once; to start threads takes as long as to read less."""
@@ -52,7 +61,7 @@ class Read:
     result
         Gives the values when all is done; None where they are what the only task returns.
     threads
-        How many tasks at most run at once.
+        How many tasks at most run at once; more than `THREADS` where they mostly wait.
     delayed
         An array of dask, which is computed together with others.
     """
@@ -86,9 +95,8 @@ def read_all(reads: Sequence[Read]) -> list[Any]:
         here = {number for number, job in enumerate(reads) if job.threads == threads}
         own = tasks if len(here) == len(reads) else [task for task in tasks if task[0] in here]
         size = sum(reads[number].nbytes for number in here)
-        values = at_once(
-            lambda task: _named(task[1], reads[task[0]].name), own, threads if size >= WORTH_THREADS else 1
-        )
+        worth = size >= WORTH_THREADS or threads > THREADS
+        values = at_once(lambda task: _named(task[1], reads[task[0]].name), own, threads if worth else 1)
         found.update({number: value for (number, _), value in zip(own, values, strict=True)})
     return [found[number] if job.result is None else _named(job.result, job.name) for number, job in enumerate(reads)]
 
@@ -110,7 +118,7 @@ def of_variable(variable: xr.Variable, name: str, how: Callable[[Any], Any] = re
     """The read of a variable by xarray or dask, into a numpy array; `how` reads what dask does not hold."""
     if variable.chunks is not None:
         return Read(name, variable.nbytes, delayed=variable.data)
-    return Read(name, variable.nbytes, [partial(how, variable)])
+    return Read(name, variable.nbytes, [partial(how, variable)], threads=AT_ONCE if reads_far(variable) else THREADS)
 
 
 def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool = True) -> Read:

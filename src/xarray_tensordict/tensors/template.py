@@ -20,8 +20,7 @@ from ..core.values import flatten, nested_shape, objects
 from ..dataset.describe import key_of
 from ..dataset.entries import why_not, with_numpy_dtype
 from ..warnings import LeftOutWarning, StoredFormWarning, warn
-from .non_tensor import Array
-from .values import numpy_from_tensor, tensor_from_numpy
+from .values import Array, numpy_from_tensor, tensor_from_numpy
 from .walking import Leaf, NonTensor
 
 
@@ -223,7 +222,7 @@ def _sizes(variables: Mapping[str, xr.Variable]) -> dict[Any, int]:
 def _split(ds: xr.Dataset) -> dict[Key, xr.Dataset]:
     """The variables of each group of a flat Dataset, under the names they have there."""
     keys = {name: key_of(name) for name in ds.variables}
-    nodes = {(): ds.drop_vars([name for name, key in keys.items() if len(key) > 1])}
+    nodes: dict[Key, xr.Dataset] = {(): ds.drop_vars([name for name, key in keys.items() if len(key) > 1])}
     for group in {key[:-1] for key in keys.values()} - {()}:
         own = {key[-1]: name for name, key in keys.items() if key[:-1] == group}
         coords = {name for name, full in own.items() if full in ds.coords}

@@ -20,8 +20,6 @@ from .axis_names import DimsArgument, Namer
 from .template import Template
 from .walking import Leaf, NonTensor, TensorCollection, children, has_leaves, read_leaf, stack_conflict
 
-__all__ = ["to_dataset", "to_datatree"]
-
 
 def to_dataset(
     td: TensorCollection,

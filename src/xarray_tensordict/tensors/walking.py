@@ -24,8 +24,7 @@ from tensordict import (
 
 from ..core.model import Key
 from ..core.values import flatten, rows
-from .non_tensor import Array, one_value
-from .values import numpy_from_tensor
+from .values import Array, numpy_from_tensor, one_value
 
 TensorCollection: TypeAlias = Any
 """A TensorDict, PersistentTensorDict, lazy stack or tensorclass: tensordict has no common typed base for them."""

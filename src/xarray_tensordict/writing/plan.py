@@ -22,8 +22,7 @@ from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths, td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .dates import with_standard_dates
-from .stored_form import Format, Layout, Place, Stored, store_form
+from .stored_form import Format, Layout, Place, Stored, store_form, with_standard_dates
 from .values import check_text, is_packing, read_now, streamed
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})

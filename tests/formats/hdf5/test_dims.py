@@ -1,7 +1,5 @@
 """Dimension names that an HDF5 file records."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -128,30 +126,3 @@ def test_an_axis_that_can_grow_makes_an_unlimited_dimension_however_it_is_named(
         file["attribute"].attrs["DimensionNames"] = "scan,ray"
         file["own"].attrs["__xarray_tensordict__"] = '{"dims": ["row", "column"]}'
     assert root_of(path).unlimited_dims == {"time", "scan", "row"}
-
-
-_OPENED = """
-import sys
-import xarray as xr, xarray_tensordict
-for path in sys.argv[1:]:
-    with xr.open_dataset(path, engine="tensordict") as ds:
-        assert ds["x"].dims == ("batch_0", "dim_3"), ds
-    try:
-        xarray_tensordict.annotate(path, dims={"x": ("time", "f")})
-    except ValueError as error:
-        assert "'/x' has an attribute DIMENSION_LABELS" in str(error), error
-    else:
-        raise AssertionError(path)
-"""
-
-
-def test_labels_that_are_no_names_are_passed_over(tmp_path: Path) -> None:
-    """In a process of its own, which HDF5's functions for labels kill."""
-    paths = []
-    for number, value in enumerate([-1, 2.5, "time", np.zeros((2, 2)), np.array([1, 2]), np.array([b"a"])]):
-        paths.append(str(tmp_path / f"{number}.h5"))
-        with h5py.File(paths[-1], "w") as file:
-            file["x"] = np.ones((6, 3))
-            file["x"].attrs["DIMENSION_LABELS"] = value
-    done = subprocess.run([sys.executable, "-c", _OPENED, *paths], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr

@@ -9,16 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import h5py
-import netCDF4
 import numpy as np
 import psutil
 import pytest
 import xarray as xr
 from xarray.core import indexing
 
-from xarray_tensordict.core.model import walk
 from xarray_tensordict.formats.hdf5.read import Hdf5Store
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -57,15 +54,22 @@ def open_paths() -> list[str]:
 # What can be opened
 
 
-def test_a_path_as_str_pathlike_home_or_file_url(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(path.parent))
+def test_a_path_is_closed_on_request_and_with_its_last_array_and_opened_again_to_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(path.parent)
-    for source in (str(path), path, "rows.h5", "~/rows.h5", f"file://{path}"):
+    for source in (str(path), path, "rows.h5"):
         store = Hdf5Store.open(source)
         assert store.description == str(path)
-        np.testing.assert_array_equal(lazy(store).values, ROWS)
+        x = lazy(store)
         store.close()
-    assert str(path) not in open_paths()
+        assert not open_paths()
+        np.testing.assert_array_equal(x.values, ROWS)
+        assert open_paths() == [str(path)]
+        del x, store
+        assert not open_paths()
+    for root, names in (("deep/inner", ["y"]), ("/deep/inner/", ["y"]), ("rec/sub", ["b"])):
+        assert list(Hdf5Store.open(path, root=root).group().arrays) == names
 
 
 def test_the_file_of_the_caller_is_read_and_never_closed(path: Path) -> None:
@@ -110,31 +114,6 @@ def test_bytes_and_binary_file_objects(path: Path, wrap: Callable[[Path], Any]) 
         source.close()
 
 
-def test_a_user_block_before_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "block.h5"
-    with h5py.File(path, "w", userblock_size=2048) as file:
-        file["x"] = [1, 2]
-    for source in (path, io.BytesIO(path.read_bytes())):
-        store = Hdf5Store.open(source)
-        assert list(store.group().arrays) == ["x"]
-        store.close()
-
-
-def test_the_group_to_open(path: Path) -> None:
-    for root in ("deep/inner", "/deep/inner/"):
-        store = Hdf5Store.open(path, root=root)
-        group = store.group()
-        assert group.key == ()
-        assert list(group.arrays) == ["y"]
-        store.close()
-
-
-def test_records_can_be_the_group_to_open(path: Path) -> None:
-    store = Hdf5Store.open(path, root="rec/sub")
-    assert list(store.group().arrays) == ["b"]
-    store.close()
-
-
 # What cannot
 
 
@@ -147,13 +126,12 @@ def test_errors_name_the_file_and_say_what_it_is(tmp_path: Path) -> None:
         b"": "empty",
         b"hello, world": "expected an HDF5 file, found a file that starts with b.hello",
     }
-    path = tmp_path / "odd.bin"
     for content, message in texts.items():
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=f"odd.bin.*{message}"):
-            Hdf5Store.open(path)
+        (tmp_path / "odd.bin").write_bytes(content)
+        with (tmp_path / "odd.bin").open("rb") as file, pytest.raises(ValueError, match=f"odd.bin.*{message}"):
+            Hdf5Store.open(file)
         with pytest.raises(ValueError, match=message):
-            Hdf5Store.open(io.BytesIO(content))
+            Hdf5Store.open(content)
     assert not open_paths()
 
 
@@ -167,17 +145,12 @@ def test_a_truncated_file(path: Path, tmp_path: Path) -> None:
     assert not open_paths()
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_things_that_are_no_files(path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.h5"):
-        Hdf5Store.open(tmp_path / "absent.h5")
-    with pytest.raises(IsADirectoryError, match="directory"):
-        Hdf5Store.open(tmp_path)
+        Hdf5Store.open(path.parent / "absent.h5")
     with pytest.raises(ValueError, match="URL"):
         Hdf5Store.open("https://example.org/file.h5")
-
-
-def test_things_that_are_no_files(path: Path) -> None:
-    with pytest.raises(TypeError, match=r"not builtins\.int"):
+    with pytest.raises(TypeError, match="found <class 'int'>"):
         Hdf5Store.open(3)
     with path.open("r", encoding="latin-1") as text, pytest.raises(TypeError, match="binary mode"):
         Hdf5Store.open(text)
@@ -189,7 +162,7 @@ def test_things_that_are_no_files(path: Path) -> None:
 
 def test_a_missing_group_lists_those_there_are(path: Path) -> None:
     for root in ("nowhere", "x", "deep/inner/y", "deep/x", "rec/a"):
-        with pytest.raises(OSError, match=rf"rows\.h5.*no group '/{root}'.*'/deep', '/deep/inner', '/rec'"):
+        with pytest.raises(OSError, match=rf"rows\.h5.*no group '/{root}'.*\['deep'\]"):
             Hdf5Store.open(path, root=root)
     with pytest.raises(ValueError, match="must be a string"):
         Hdf5Store.open(path, root=3)  # type: ignore[arg-type]
@@ -214,23 +187,6 @@ def test_a_file_locked_by_a_writer(path: Path) -> None:
 # Closing and reading on
 
 
-def test_reading_after_close_opens_the_file_again_as_xarray_does(path: Path) -> None:
-    store = Hdf5Store.open(path)
-    x = lazy(store)
-    store.close()
-    assert not open_paths()
-    np.testing.assert_array_equal(x[5].values, ROWS[5])
-    store.close()
-    assert not open_paths()
-
-
-def test_the_file_is_closed_with_the_last_array(path: Path) -> None:
-    x = lazy(Hdf5Store.open(path))
-    assert open_paths() == [str(path)]
-    del x
-    assert not open_paths()
-
-
 def test_a_file_that_its_owner_has_closed(path: Path) -> None:
     with h5py.File(path) as file:
         x = lazy(Hdf5Store.open(file))
@@ -238,17 +194,10 @@ def test_a_file_that_its_owner_has_closed(path: Path) -> None:
         x.load()
 
 
-def test_a_store_can_be_used_after_it_was_closed_or_pickled(tmp_path: Path) -> None:
-    path = tmp_path / "enum.nc"
-    with netCDF4.Dataset(path, "w") as nc:
-        kind = nc.createEnumType("u1", "kind_t", {"a": 0, "b": 1})
-        nc.createDimension("x", 2)
-        nc.createGroup("g").createVariable("v", kind, ("x",), fill_value=0)[:] = [0, 1]
+def test_a_store_can_be_used_after_it_was_closed_or_pickled(path: Path) -> None:
     store = Hdf5Store.open(path)
     for other in (store, store, pickle.loads(pickle.dumps(store))):
-        array = other.group(("g",)).arrays["v"]
-        assert array.encoding["dtype"].metadata["enum_name"] == "kind_t"
-        assert array.dims == ("x",)
+        assert list(other.group(("deep", "inner")).arrays) == ["y"]
         other.close()
 
 
@@ -267,37 +216,16 @@ def test_more_files_than_xarray_keeps_open(path: Path, tmp_path: Path) -> None:
             store.close()
 
 
-def test_no_file_is_left_open(path: Path) -> None:
-    store = Hdf5Store.open(path)
-    for group in walk(store):
-        for array in group.arrays.values():
-            xr.Variable([str(axis) for axis in range(len(array.shape))], indexing.LazilyIndexedArray(array.data)).load()
-    store.close()
-    assert not open_paths()
-
-
 # Threads, pickles, processes
 
 
-def test_many_threads(path: Path) -> None:
-    store = Hdf5Store.open(path)
-    x = lazy(store)
-    rows = np.random.default_rng(0).integers(0, 1000, 400)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda row: x[int(row)].values, rows))
-    np.testing.assert_array_equal(found, ROWS[rows])
-    store.close()
-
-
-def test_a_pickle_holds_no_data(path: Path) -> None:
-    store = Hdf5Store.open(path)
-    array = store.group().arrays["x"]
-    dumped = pickle.dumps(array)
-    assert len(dumped) < 1500
-    store.close()
-    again = pickle.loads(dumped)
-    np.testing.assert_array_equal(again.data[indexing.BasicIndexer((slice(2), slice(None)))], ROWS[:2])
-    again.data._opened.source.close()
+@pytest.mark.parametrize("kind", ["path", "file object", "bytes"])
+def test_a_pickle_holds_no_data_but_for_a_file_in_memory(path: Path, kind: str) -> None:
+    with path.open("rb") as binary:
+        source = {"path": path, "file object": binary, "bytes": path.read_bytes()}[kind]
+        dumped = pickle.dumps(lazy(Hdf5Store.open(source)))
+    assert kind == "bytes" or len(dumped) < 2000
+    np.testing.assert_array_equal(pickle.loads(dumped).values, ROWS)
 
 
 @pytest.mark.parametrize("root", [None, "deep"])
@@ -310,16 +238,6 @@ def test_arrays_of_the_callers_file_are_pickled_by_path(path: Path, root: str | 
     np.testing.assert_array_equal(again.values, expected)
     del again
     assert not open_paths()
-
-
-def test_a_file_object_is_pickled_by_path_or_whole(path: Path) -> None:
-    with path.open("rb") as source:
-        dumped = pickle.dumps(lazy(Hdf5Store.open(source)))
-        assert len(dumped) < 2000
-    np.testing.assert_array_equal(pickle.loads(dumped).values, ROWS)
-    memory = pickle.dumps(lazy(Hdf5Store.open(io.BytesIO(path.read_bytes()))))
-    path.unlink()
-    np.testing.assert_array_equal(pickle.loads(memory).values, ROWS)
 
 
 def test_a_file_in_the_memory_of_the_caller_cannot_be_pickled(path: Path) -> None:
@@ -335,17 +253,6 @@ def check_rows(x: xr.Variable, seed: int) -> None:
         np.testing.assert_array_equal(x[int(row)].values, ROWS[row])
 
 
-def read_in_processes(method: str, x: xr.Variable) -> None:
-    context: Any = multiprocessing.get_context(method)
-    workers = [context.Process(target=check_rows, args=(x, seed)) for seed in range(3)]
-    for worker in workers:
-        worker.start()
-    check_rows(x, 99)
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-
-
 @pytest.mark.parametrize("kind", ["path", "file object", "bytes", "h5py"])
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_forked_processes_read_at_the_same_time(path: Path, kind: str) -> None:
@@ -354,14 +261,15 @@ def test_forked_processes_read_at_the_same_time(path: Path, kind: str) -> None:
         store = Hdf5Store.open(source)
         x = lazy(store)
         check_rows(x, 1)
-        read_in_processes("fork", x)
+        context: Any = multiprocessing.get_context("fork")
+        workers = [context.Process(target=check_rows, args=(x, seed)) for seed in range(3)]
+        for worker in workers:
+            worker.start()
+        check_rows(x, 99)
+        for worker in workers:
+            worker.join(60)
+            assert worker.exitcode == 0
         store.close()
-
-
-def test_spawned_processes(path: Path) -> None:
-    store = Hdf5Store.open(path)
-    read_in_processes("spawn", lazy(store))
-    store.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -424,12 +332,3 @@ def test_a_file_that_is_closed_while_threads_read_is_a_clear_error(path: Path) -
         for reader in readers:
             with pytest.raises(ValueError, match=r"rows\.h5 was closed by its owner"):
                 reader.result()
-
-
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_dask(path: Path, scheduler: str) -> None:
-    store = Hdf5Store.open(path)
-    chunked = lazy(store).chunk(d0=250)
-    assert isinstance(chunked.data, dask.array.Array)
-    np.testing.assert_array_equal(chunked.data.compute(scheduler=scheduler, num_workers=2), ROWS)
-    store.close()

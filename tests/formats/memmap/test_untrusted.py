@@ -103,7 +103,7 @@ def test_what_takes_the_place_of_a_file_later_is_not_waited_for(path, make):
     with xr.open_dataset(path, engine="tensordict") as ds:
         (path / "x.memmap").unlink()
         make(path / "x.memmap")
-        with pytest.raises(ValueError, match=r"x\.memmap: meta\.json says .* 12 bytes, and it has 0"):
+        with pytest.raises(ValueError, match=r"x\.memmap: meta\.json states .* 12 bytes, and it has 0"):
             ds["x"].load()
 
 
@@ -287,3 +287,12 @@ def test_an_archive_that_says_that_a_member_is_huge_is_not_believed(path, tmp_pa
         if method == zipfile.ZIP_STORED:
             info.compress_size = 4 * 10**8
     assert left_out(archive, r"'x': its file x\.memmap has \d+ bytes, .* which is 400000000 bytes") == ["n/z", "y"]
+
+
+def test_a_lazy_stack_without_members_is_named(tmp_path):
+    members = [TensorDict({"x": torch.ones(3)}, [3])] * 2
+    lazy_stack(members).memmap(tmp_path / "stack")
+    for number in range(2):
+        shutil.rmtree(tmp_path / "stack" / str(number))
+    with pytest.raises(ValueError, match="stack: expected a folder '0' with the first member of a lazy stack"):
+        xr.open_dataset(tmp_path / "stack", engine="tensordict")

@@ -20,11 +20,11 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
 from ..array_wrappers import named_errors
-from ..fingerprint import Fingerprint, RemovedError, coding_of, replaced
+from ..fingerprint import Fingerprint, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
 from .attrs import decode_text, read_attributes, reference_kind
-from .file import Hdf5Source, file_name
+from .file import Hdf5Source
 from .links import UnreadableError
 
 
@@ -107,43 +107,36 @@ def _opaque_element(dtype: np.dtype[Any]) -> Element:
     return Element(dtype, opaque=True)
 
 
+@dataclass(eq=False)
 class Hdf5Array(BackendArray):
     """A dataset, or a field of its records, that is read when it is indexed.
 
-    Parameters
+    Attributes
     ----------
     opened
         What the dataset was when it was described.
     element
         What its elements become.
-    shape
+    outer
         The shape of the dataset; larger than what is stored where a netCDF dimension has grown and it has not.
     chunks
-        The chunks of the dataset, None where any part is read by itself.
+        The shape of what HDF5 reads at once; None where any part is read by itself.
     fields
         The names of the record field, one for each level of nesting.
     fill
         The value of what is not stored.
     """
 
-    def __init__(
-        self,
-        opened: OpenedDataset,
-        element: Element,
-        shape: tuple[int, ...],
-        chunks: tuple[int, ...] | None,
-        fields: tuple[str, ...] = (),
-        fill: Any = None,
-    ) -> None:
-        self._opened = opened
-        self._element = element
-        self._ndim = len(shape)
-        self._fields = fields
-        self._fill = fill
-        self.shape = () if element.is_value else (*shape, *element.axes)
-        self.chunks = None if element.is_value or chunks is None else (*chunks, *element.axes)
-        """The shape of what HDF5 reads at once; None where any part is read by itself."""
-        self.dtype = element.dtype
+    opened: OpenedDataset
+    element: Element
+    outer: tuple[int, ...]
+    chunks: tuple[int, ...] | None
+    fields: tuple[str, ...] = ()
+    fill: Any = None
+
+    def __post_init__(self) -> None:
+        self.shape = () if self.element.is_value else (*self.outer, *self.element.axes)
+        self.dtype = self.element.dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         return indexing.explicit_indexing_adapter(
@@ -151,60 +144,55 @@ class Hdf5Array(BackendArray):
         )
 
     def _getitem(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        if self._element.is_value:
+        if self.element.is_value:
             value: np.ndarray[Any, Any] = np.empty((), object)
-            with self._opened.read() as dataset:
+            with self.opened.read() as dataset:
                 value[()] = np.asarray(dataset[()]).tolist()
             return value
         picks = [_pick(part, size) for part, size in zip(key, self.shape, strict=True)]
-        with self._opened.read() as dataset:
-            stored = tuple(_below(pick, limit) for pick, limit in zip(picks[: self._ndim], dataset.shape, strict=True))
+        ndim = len(self.outer)
+        with self.opened.read() as dataset:
+            stored = tuple(_below(pick, limit) for pick, limit in zip(picks[:ndim], dataset.shape, strict=True))
             result = self._decode(self._read(dataset, stored))
-            lengths = tuple(map(_length, picks[: self._ndim]))
-            counts = result.shape[: self._ndim]
-            if counts != lengths:
-                whole = self._blank(lengths)
-                whole[tuple(slice(count) for count in counts)] = result
-                result = whole
-        for axis, pick in enumerate(picks[self._ndim :], self._ndim):
+        lengths = tuple(map(_length, picks[:ndim]))
+        if result.shape[:ndim] != lengths:  # the rest is not stored
+            whole = np.zeros((*lengths, *self.element.axes), self.dtype)
+            blank = self.fill if self.element.convert is None else self.element.blank
+            if blank is not None:
+                whole.fill(blank)
+            whole[tuple(map(slice, result.shape[:ndim]))] = result
+            result = whole
+        for axis, pick in enumerate(picks[ndim:], ndim):
             result = result[(slice(None),) * axis + (pick,)]
         sizes = zip(key, result.shape, strict=True)
         return result.reshape([size for part, size in sizes if not isinstance(part, (int, np.integer))])
 
     def _read(self, dataset: Any, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         """Read a part of the dataset, as h5py gives it."""
-        if not key and not self._element.axes:
-            found = _field(dataset, self._fields, key)
+        if not key and not self.element.axes:
+            found = _field(dataset, self.fields, key)
             boxed: np.ndarray[Any, Any] = np.empty((), found.dtype if isinstance(found, np.generic) else object)
             boxed[()] = found
             return boxed
         axis = next((axis for axis, part in enumerate(key) if isinstance(part, np.ndarray)), None)
         if axis is None:
-            return np.asarray(_field(dataset, self._fields, key))
+            return np.asarray(_field(dataset, self.fields, key))
         rows = key[axis]
         parts = [rows]
         if rows[-1] - rows[0] >= 2 * len(rows):  # HDF5 reads a dense range much faster than as many single rows
             if dataset.chunks is None:
-                return np.asarray(_field(dataset, self._fields, key))
+                return np.asarray(_field(dataset, self.fields, key))
             # HDF5 compares each chunk with each row (measured: 10000 rows of 1000 chunks at once 0.8 s, by chunk 0.08 s)
             parts = np.split(rows, np.flatnonzero(np.diff(rows // dataset.chunks[axis])) + 1)
         read = []
         for part in parts:
             span = slice(int(part[0]), int(part[-1]) + 1)
-            found = np.asarray(_field(dataset, self._fields, (*key[:axis], span, *key[axis + 1 :])))
+            found = np.asarray(_field(dataset, self.fields, (*key[:axis], span, *key[axis + 1 :])))
             read.append(np.take(found, part - part[0], axis))
         return read[0] if len(read) == 1 else np.concatenate(read, axis)
 
-    def _blank(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """What is read where nothing is stored."""
-        result = np.zeros((*shape, *self._element.axes), self.dtype)
-        blank = self._fill if self._element.convert is None else self._element.blank
-        if blank is not None:
-            result.fill(blank)
-        return result
-
     def _decode(self, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        convert = self._element.convert
+        convert = self.element.convert
         if convert is None:
             # h5py's dtypes carry metadata (enum codes, opaque), which is of no use in memory
             if found.dtype != self.dtype:
@@ -299,26 +287,6 @@ class OpenedDataset:
     linked: bool
     parts: tuple[tuple[str, int], ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        source: Hdf5Source,
-        dataset: Any,
-        path: str,
-        attrs: Mapping[str, Any] | None,
-        limits: tuple[int, ...] | None = None,
-        parts: tuple[tuple[str, int], ...] = (),
-    ) -> OpenedDataset:
-        """Describe a dataset; `attrs` are those that it is read by, as :func:`read_attributes` gives them.
-
-        `limits` is the shape that is shown, where that can be smaller.
-        """
-        shape = tuple(map(min, dataset.shape, limits or dataset.shape))
-        grows = tuple(most is None or most > size for size, most in zip(shape, dataset.maxshape, strict=True))
-        means = {} if attrs is None else {"attributes": coding_of(attrs)}
-        fingerprint = Fingerprint(_type_name(dataset.dtype), shape, grows, means)
-        return cls(source, path, fingerprint, file_name(dataset) != source.description, parts)
-
     @property
     def where(self) -> str:
         """How messages call it."""
@@ -342,13 +310,9 @@ class OpenedDataset:
             finally:  # HDF5 may raise something else for the same reason
                 self.source.check_size()
                 for path, size in self.parts:
-                    if not os.path.exists(path):
-                        raise RemovedError(
-                            f"{self.where}: {path}, which holds a part of it, is not there any more, and HDF5 would give the "
-                            f"fill value in its place. Restore it, or leave the variable out with drop_variables=[...]"
-                        )
-                    if os.path.getsize(path) < size:
-                        raise replaced(f"{self.where}: {path}", f"{size} bytes", f"{os.path.getsize(path)}")
+                    found = os.path.getsize(path) if os.path.exists(path) else -1
+                    if found < size:  # HDF5 would give the fill value
+                        raise replaced(f"{self.where}: {path}", f"{size} bytes", "no file" if found < 0 else f"{found}")
 
     def _found(self, base: Any) -> Any:
         state = self.source.state
@@ -357,12 +321,18 @@ class OpenedDataset:
         dataset, now = base.get(self.path), None
         if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
             compared = bool(self.fingerprint.means) and not state.writable
-            means = {"attributes": coding_of(read_attributes(dataset, (), []))} if compared else {}
-            now = Fingerprint(_type_name(dataset.dtype), tuple(dataset.shape), means=means)
+            now = fingerprint_of(dataset, read_attributes(dataset, (), []) if compared else None, dataset.shape)
         self.fingerprint.compare(now, self.where)
         if not state.writable:
             state.fitting.add(self.path)
         return dataset
+
+
+def fingerprint_of(dataset: Any, attrs: Mapping[str, Any] | None, shape: tuple[int, ...]) -> Fingerprint:
+    """What a dataset is, which shows `shape`; `attrs` are those that it is read by, as :func:`read_attributes` gives them."""
+    grows = tuple(most is None or most > size for size, most in zip(shape, dataset.maxshape, strict=True))
+    means = {} if attrs is None else {"attributes": coding_of(attrs)}
+    return Fingerprint(_type_name(dataset.dtype), shape, grows, means)
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:

@@ -6,7 +6,7 @@ Names are those of netCDF-4 dimensions, dimension scales, labels, and ``Dimensio
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -262,13 +262,10 @@ class Shared:
         Its dimension scales.
     numbers
         Those with a netCDF-4 number, by it.
-    types
-        Enum types with a name, as pairs of name and encoded HDF5 type.
     """
 
     scales: list[Axis] = field(default_factory=list)
     numbers: dict[int, Axis] = field(default_factory=dict)
-    types: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 class ScaleTable:
@@ -319,9 +316,7 @@ class ScaleTable:
         found = Shared()
         for name, member in members.items():
             with suppress(Exception):  # it is corrupt, and said to be when it is described as an array
-                if isinstance(member, h5py.Datatype) and h5py.check_enum_dtype(member.dtype) is not None:
-                    found.types.append((name, member.id.encode()))
-                elif isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
+                if isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
                     found.scales.append(self.axis(member.id, name))
                     number = np.ravel(marker(member, "_Netcdf4Dimid"))
                     if len(number) == 1 and number.dtype.kind in "iu":
@@ -405,19 +400,24 @@ def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
     return [scale for scale in found if isinstance(scale, h5py.Dataset)]
 
 
-def write_labels(dataset: Any, names: Iterable[str]) -> None:
-    """Name the axes that have no dimension scale, in place of the labels that they may have.
+def free_axes(dataset: Any, names: Sequence[str]) -> dict[int, str]:
+    """The axes that no dimension scale names, with the labels that they are to have.
 
     Raises
     ------
     ValueError
-        Where the attribute of the labels is there and holds none.
+        Where a dimension scale gives an axis another name, and where the attribute of the labels is there and holds none.
     """
+    where, axes = dataset.file.filename, recorded_axes(dataset, dataset.name.rpartition("/")[2], ScaleTable(), ())
+    for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
+        if axis.is_scale and axis.name != name:  # which readers ask first
+            raise ValueError(
+                f"{where}: axis {number} of {dataset.name!r} was to be called {name!r}, and the dimension scale {axis.name!r} "
+                f"names it; rename the scale with h5py, file.move(...), or leave the axis out of dims=. Nothing was changed"
+            )
     if _labels(dataset) is None and _has(dataset, b"DIMENSION_LABELS"):
         raise ValueError(
-            f"{dataset.file.filename}: {dataset.name!r} has an attribute DIMENSION_LABELS that is no list of "
-            f"{dataset.ndim} names; delete it with h5py (del file[{dataset.name!r}].attrs['DIMENSION_LABELS']), and try again"
+            f"{where}: {dataset.name!r} has an attribute DIMENSION_LABELS that is no list of {dataset.ndim} names; delete it "
+            f"with h5py (del file[{dataset.name!r}].attrs['DIMENSION_LABELS']), and try again"
         )
-    for axis, name in enumerate(names):
-        if not attached_scales(dataset, axis):
-            dataset.dims[axis].label = name
+    return {number: name for number, name in enumerate(names) if not axes[number].is_scale}

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any
 from weakref import WeakSet
 
 import h5py
@@ -49,21 +50,20 @@ def _before_fork() -> None:
     _held_for_fork = _lock.acquire(timeout=_FORK_WAITS)
 
 
-def _after_fork() -> None:
-    if _held_for_fork:
-        _lock.release()
-
-
-def _after_fork_in_child() -> None:
+def _after_fork(*, in_child: bool) -> None:
     global _lock
     if _held_for_fork:
         _lock.release()
-    else:
+    elif in_child:
         _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=partial(_after_fork, in_child=False),
+        after_in_child=partial(_after_fork, in_child=True),
+    )
 
 
 @contextmanager
@@ -251,7 +251,8 @@ def open_source(source: Any) -> Hdf5Source:
                 f"{path!r} is a URL, and HDF5 files are opened by local paths: give an open file in its place, "
                 f'for example fsspec.open({path!r}, "rb").open()'
             )
-        return _open_path(os.path.abspath(path))
+        path = os.path.abspath(path)
+        return Hdf5Source(CachingFileManager(h5py.File, path, mode="r"), path, path)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _open_file_object(io.BytesIO(bytes(source)), f"<{len(source)} bytes>")
     if isinstance(source, h5py.Group):
@@ -261,26 +262,25 @@ def open_source(source: Any) -> Hdf5Source:
     raise TypeError(f"expected a path, bytes, a binary file object, an h5py.File or h5py.Group, found {type(source)}")
 
 
-def _open_path(path: str) -> Hdf5Source:
-    with open(path, "rb") as file:
-        _check_signature(file, path)
-    return Hdf5Source(CachingFileManager(h5py.File, path, mode="r"), path, path)
-
-
-def _open_file_object(file: BinaryIO, description: str) -> Hdf5Source:
+def _open_file_object(file: Any, description: str) -> Hdf5Source:
     position = file.tell()
     try:
-        _check_signature(file, description)
+        file.seek(0)
+        head = file.read(10)
+        if isinstance(head, str):
+            raise TypeError(f"{description} is open as text: open it in binary mode ('rb')")
+        if not has_signature(file):
+            raise ValueError(f"{description}: expected an HDF5 file, found {what_starts_with(head)}")
     finally:
         file.seek(position)
     path = _path_of(file)
     if path is not None:  # a forked or spawned process must not share its position with this one
-        return _open_path(path)
-    try:
-        with _lock:
+        return open_source(path)
+    with _lock:
+        try:
             manager = PickleableFileManager(h5py.File, file, mode="r")
-    except OSError as err:
-        raise _cannot_open(description, err) from err
+        except OSError as err:
+            raise _cannot_open(description, err) from err
     return Hdf5Source(manager, description)
 
 
@@ -302,15 +302,6 @@ def _path_of(file: Any) -> str | None:
         if isinstance(name, str) and os.path.samestat(os.fstat(file.fileno()), os.stat(name)):
             return os.path.abspath(name)
     return None
-
-
-def _check_signature(file: Any, name: str) -> None:
-    file.seek(0)
-    head = file.read(10)
-    if isinstance(head, str):
-        raise TypeError(f"{name} is open as text: open it in binary mode ('rb')")
-    if not has_signature(file):
-        raise ValueError(f"{name}: expected an HDF5 file, found {what_starts_with(head)}")
 
 
 def _cannot_open(name: str, err: OSError) -> OSError:

@@ -79,16 +79,21 @@ def _check_parts(dataset: Any, level: int = 0) -> None:
                 _check_parts(source, level + 1)
 
 
-def virtual_parts(dataset: Any) -> dict[str, str | None]:
-    """The files that a virtual dataset is made of, by their names in it; None for those that are not there."""
+def virtual_parts(dataset: Any) -> list[str]:
+    """The files that a virtual dataset is made of; HDF5 gives the fill value for what is in files that are not there."""
     if dataset.chunks is not None or not dataset.is_virtual:
-        return {}
-    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+        return []
     # "." is the file itself; "%" stands for as many files as there are
     names = {
         part.file_name for part in dataset.virtual_sources() if part.file_name != "." and "%" not in part.file_name
     }
-    return {name: _place(name, folders) for name in sorted(names)}
+    places = {name: _place(name, _folders(dataset, "HDF5_VDS_PREFIX")) for name in sorted(names)}
+    missing = [name for name, place in places.items() if place is None]
+    if missing:
+        raise UnreadableError(
+            f"it is made of {len(names)} files, of which these are not there: {missing[:5]}; restore them"
+        )
+    return [place for place in places.values() if place is not None]
 
 
 def _folders(member: Any, variable: str) -> list[str]:

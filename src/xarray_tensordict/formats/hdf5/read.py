@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import h5py
-import numpy as np
 
 from ...core.messages import there_are
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, parse_batch_record, read_array_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key, why_no_key
-from ...warnings import LeftOutWarning, warn
 from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
     NO_NAME,
@@ -32,9 +30,8 @@ from .attrs import (
 )
 from .file import Hdf5Source, open_source
 from .links import UnreadableError, member_of
-from .variables import GroupFacts, check_readable, read_array, record_dtype
+from .variables import GroupFacts, check_readable, read_array, record_at
 
-_LISTED_GROUPS = 1000  # as many as an error message looks at: a file can have a million
 _PATHS, _PATHS_FOR_EACH = 1000, 10
 """How many paths may lead to groups of a file, beside so many for each group: by links there can be 2 ** 64."""
 
@@ -137,32 +134,27 @@ class Hdf5Store:
             If the opened group itself is damaged; groups in it that are damaged are empty, and say so in `left_out`.
         """
         out, where = StoredGroup(key), self._where(key)
+        wrong = record = None
         try:
             with self._source.locked() as base, named_errors(where):
                 node = self._find(base, key)
-                found = self._no_group(base, key) if node is None else self._described(node, out)
+                if node is None:
+                    wrong = self._no_group(base, key)
+                else:
+                    record = self._described(node, out)
         except DamagedError as error:
             if not key:
                 raise
             return StoredGroup(key, left_out=[LeftOut(key, str(error.__cause__))])
-        if isinstance(found, str):
-            raise KeyError(found)
+        if wrong is not None:
+            raise KeyError(wrong)
         if len(self._paths) > _PATHS + _PATHS_FOR_EACH * len(set(self._paths.values())):
             raise ValueError(
                 f"{where}: its groups are linked to one another: there are more than {len(self._paths)} paths, and no end of it; "
                 f"open a group of it with group=..."
             )
-        facts, record = found
         if record is not None:
             out.recorded = parse_batch_record(record, where)
-        if facts.missing:
-            listed = "; ".join(f"{name!r}: {', '.join(map(repr, files[:5]))}" for name, files in facts.missing.items())
-            warn(
-                f"{where}: files that virtual datasets are made of are not there, and HDF5 gives the fill value "
-                f"(zero, if there is none) for their values: {listed}. Put them where the file expects them, or leave the "
-                f"variables out with drop_variables=[...]",
-                LeftOutWarning,
-            )
         return out
 
     def _where(self, key: Key) -> str:
@@ -180,29 +172,21 @@ class Hdf5Store:
         return node
 
     def _no_group(self, base: Any, key: Key) -> str:
-        there: list[str] = []
-
-        def look(path: str, member: Any) -> bool | None:
-            if isinstance(member, h5py.Group) or _is_record(member):
-                there.append(f"/{path}")
-            return len(there) >= _LISTED_GROUPS or None
-
-        with suppress(Exception):  # h5py raises nearly anything for a corrupt file
-            base.visititems(look)
+        _, groups = _list_members(_Node(base, [base]), StoredGroup(()))
         name = group_name((*self._root, *key))
-        return f"{self.description!r} has no group {name!r}; {there_are(name, there, 'the groups there are')}"
+        return f"{self.description!r} has no group {name!r}; {there_are(name, groups, 'the groups there are')}"
 
     # Describing a group
 
-    def _described(self, node: _Node, out: StoredGroup) -> tuple[GroupFacts, Any]:
-        """Fill `out`; gives its batch record, too, which is not read yet."""
+    def _described(self, node: _Node, out: StoredGroup) -> Any:
+        """Fill `out`; gives its batch record, which is not read yet."""
         if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
             self._scales = ScaleTable()  # sizes may be others by now
         self._paths[out.key] = identity(node.obj)
         is_group = isinstance(node.obj, h5py.Group)
         facts = self._read_group(node, out) if is_group else self._read_records(node, out)
         out.unlimited_dims = frozenset(facts.unlimited)
-        return facts, marker(node.obj, BATCH_ATTR) if is_group else None
+        return marker(node.obj, BATCH_ATTR) if is_group else None
 
     def _read_group(self, node: _Node, out: StoredGroup) -> GroupFacts:
         out.attrs = read_attributes(node.obj, out.key, out.left_out)
@@ -219,39 +203,46 @@ class Hdf5Store:
             # a name that is taken by a netCDF dimension alone is free for a variable
             if name != stored and (name in groups or (name in datasets and not is_placeholder(datasets[name]))):
                 name = stored
-            try:
-                check_readable(dataset)
-                if record_dtype(dataset.dtype) is not None:
-                    groups.append(name)
-                elif not is_placeholder(dataset):
-                    path = "/".join((*node.path, stored))
-                    out.arrays[name] = read_array(facts, dataset, path, (*out.key, name), out.left_out)
-            except Exception as err:  # one broken dataset must not hide the others, and h5py raises nearly anything
-                out.left_out.append(LeftOut((*out.key, name), _why_not_read(err)))
+            self._read_member(facts, out, groups, name, dataset, "/".join((*node.path, stored)))
         out.groups = tuple(groups)
         return facts
 
     def _read_records(self, node: _Node, out: StoredGroup) -> GroupFacts:
         """The fields of the records of a dataset, as the arrays of a group."""
-        groups = []
+        groups: list[str] = []
         if not node.fields:
             out.attrs = read_attributes(node.obj, out.key, out.left_out)
         facts = self._facts(node, out)
-        dtype, outer = _record_at(node.obj.dtype, node.fields)
+        dtype, outer = record_at(node.obj.dtype, node.fields)
         for name in dtype.names or ():
-            try:
-                if "/" in name or why_no_key(name):
-                    raise UnreadableError("its name is no name for a variable (it is empty, '.' or '..', or has a '/')")
-                if record_dtype(dtype[name]) is not None:
-                    groups.append(name)
-                else:
-                    field = (*node.fields, name), dtype[name], outer
-                    path = "/".join(node.path)
-                    out.arrays[name] = read_array(facts, node.obj, path, (*out.key, name), out.left_out, field)
-            except Exception as err:  # as for datasets
-                out.left_out.append(LeftOut((*out.key, name), _why_not_read(err)))
+            field = (*node.fields, name), dtype[name], outer
+            self._read_member(facts, out, groups, name, node.obj, "/".join(node.path), field)
         out.groups = tuple(groups)
         return facts
+
+    def _read_member(
+        self,
+        facts: GroupFacts,
+        out: StoredGroup,
+        groups: list[str],
+        name: str,
+        dataset: Any,
+        path: str,
+        field: Any = None,
+    ) -> None:
+        """Add a dataset, or a field of records, to the arrays or to the groups; what cannot be read is left out."""
+        key = (*out.key, name)
+        try:
+            if "/" in name or why_no_key(name):
+                raise UnreadableError("its name is no name for a variable (it is empty, '.' or '..', or has a '/')")
+            check_readable(dataset)
+            if record_at(dataset.dtype if field is None else field[1])[0].names is not None:
+                groups.append(name)
+            elif field is not None or not is_placeholder(dataset):
+                out.arrays[name] = read_array(facts, dataset, path, key, out.left_out, field)
+        except Exception as err:  # one broken dataset must not hide the others, and h5py raises nearly anything
+            why = str(err) if isinstance(err, UnreadableError) else f"it cannot be read: {err}"
+            out.left_out.append(LeftOut(key, why))
 
     def _facts(self, node: _Node, out: StoredGroup) -> GroupFacts:
         own = self._scales.shared(node.chain[-1])
@@ -272,15 +263,11 @@ class Hdf5Store:
         return GroupFacts(self._source, self._scales, node.chain, netcdf, self._allow_pickle, unlimited, before)
 
 
-def _why_not_read(error: Exception) -> str:
-    return str(error) if isinstance(error, UnreadableError) else f"it cannot be read: {error}"
-
-
 def _step(node: _Node, name: str) -> _Node | None:
     """The group of that name in a node."""
     if isinstance(node.obj, h5py.Dataset):
-        dtype, _ = _record_at(node.obj.dtype, node.fields)
-        is_there = name in (dtype.names or ()) and record_dtype(dtype[name]) is not None
+        dtype, _ = record_at(node.obj.dtype, node.fields)
+        is_there = name in (dtype.names or ()) and record_at(dtype[name])[0].names is not None
         return _Node(node.obj, node.chain, node.path, (*node.fields, name)) if is_there else None
     if "/" in name or why_no_key(name):
         return None
@@ -300,20 +287,13 @@ def _step(node: _Node, name: str) -> _Node | None:
 def _is_record(member: Any) -> bool:
     """Whether a member is a dataset of records, which is shown as a group with one array for each field."""
     try:
-        return isinstance(member, h5py.Dataset) and member.shape is not None and record_dtype(member.dtype) is not None
+        return (
+            isinstance(member, h5py.Dataset)
+            and member.shape is not None
+            and record_at(member.dtype)[0].names is not None
+        )
     except TypeError:  # a type that numpy does not have
         return False
-
-
-def _record_at(dtype: np.dtype[Any], fields: tuple[str, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The compound dtype that `fields` lead to, and the axes of the array types around it."""
-    axes: tuple[int, ...] = ()
-    for name in (None, *fields):
-        dtype = dtype if name is None else dtype[name]
-        while dtype.subdtype is not None:
-            dtype, shape = dtype.subdtype
-            axes = (*axes, *shape)
-    return dtype, axes
 
 
 def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[str]]:

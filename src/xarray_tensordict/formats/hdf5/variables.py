@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...core.blocks import TINY
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -25,13 +26,11 @@ from ...core.metadata import (
 )
 from ...core.model import ArrayRecord, Key, LeftOut, StoredArray, cached_property
 from ..raw.arrays import RawArray
-from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of
+from .arrays import Element, Hdf5Array, OpenedDataset, as_raw, element_of, fingerprint_of
 from .attrs import Axis, ScaleTable, marker, read_attributes, recorded_axes
 from .file import Hdf5Source, file_name
 from .links import UnreadableError, virtual_parts
 
-# the names that netCDF4-python, and xarray after it, give to HDF5 filters
-_FILTERS = {h5py.h5z.FILTER_DEFLATE: "zlib", 307: "bzip2", 32004: "blosc", 32015: "zstd"}
 _SELDOM = {4: "SZIP", 307: "bzip2", 32000: "LZF", 32001: "blosc", 32004: "LZ4", 32008: "bitshuffle", 32015: "Zstandard"}
 
 
@@ -53,8 +52,6 @@ class GroupFacts:
         The unlimited dimensions that the arrays of the group are found to use, or are.
     before
         The shapes that datasets had before an append that has not finished, by path in the file.
-    missing
-        The files that virtual datasets of the group are made of and that are not there, by dataset.
     """
 
     source: Hdf5Source
@@ -64,7 +61,6 @@ class GroupFacts:
     allow_pickle: bool
     unlimited: set[str]
     before: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    missing: dict[str, list[str]] = field(default_factory=dict)
 
     @cached_property
     def marked(self) -> bool:
@@ -72,17 +68,16 @@ class GroupFacts:
         own = self.netcdf or any(marker(group, BATCH_ATTR) is not None for group in self.chain)
         return own or any(self.scales.shared(group).scales for group in reversed(self.chain))
 
-    def enum_name(self, stored: Any) -> str | None:
-        """The name of an enum type in the group, or in one above it."""
-        types = (each for group in reversed(self.chain) for each in self.scales.shared(group).types)
-        return next((name for name, encoded in types if h5py.h5t.decode(encoded) == stored), None)
 
-
-def record_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The compound dtype in `dtype` (itself, or the elements of an array type), None if it is none."""
-    while dtype.subdtype is not None:
-        dtype = dtype.subdtype[0]
-    return dtype if dtype.names is not None else None
+def record_at(dtype: np.dtype[Any], fields: tuple[str, ...] = ()) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype that `fields` lead to, which has names if it is one of records, and the axes of the array types around it."""
+    axes: tuple[int, ...] = ()
+    for name in (None, *fields):
+        dtype = dtype if name is None else dtype[name]
+        while dtype.subdtype is not None:
+            dtype, shape = dtype.subdtype
+            axes = (*axes, *shape)
+    return dtype, axes
 
 
 def check_readable(dataset: Any) -> None:
@@ -144,7 +139,7 @@ def read_array(
         array.dims, array.unlimited, array.encoding = (), frozenset(), {"source": file_name(dataset)}
     elif value is None and not (element.opaque or element.dtype.kind in "mM" or (element.is_text and raw)):
         # with a dtype of str, xarray reads a whole column of strings as it opens
-        array.encoding["dtype"] = _encoded_dtype(facts, dataset, dtype)
+        array.encoding["dtype"] = str if h5py.check_vlen_dtype(dtype) is str else dtype
     _apply_own_record(array, record, key, left_out)
     grown = (dim for number, dim in enumerate(array.dims) if number in array.unlimited and axes[number].name is None)
     facts.unlimited.update(filter(None, grown))
@@ -176,21 +171,20 @@ def _stored_array(
                 f"an append that has not finished noted the shape {list(before)}, found {list(shape)}"
             )
         shape = tuple(before)
-    parts = virtual_parts(dataset)
-    if None in parts.values():
-        facts.missing[name] = [part for part, place in parts.items() if place is None]
-    there = tuple((place, os.stat(place).st_size) for place in parts.values() if place is not None)
-    opened = OpenedDataset.of(facts.source, dataset, path, None if fields else attrs, shape, there)
+    parts = tuple((part, os.path.getsize(part)) for part in virtual_parts(dataset))
+    fingerprint = fingerprint_of(dataset, None if fields else attrs, tuple(map(min, dataset.shape, shape)))
+    is_linked = file_name(dataset) != facts.source.description
+    opened = OpenedDataset(facts.source, path, fingerprint, is_linked, parts)
     chunks = dataset.chunks if dataset.shape else None
     fill = _fill_value(facts, dataset, element, attrs, fields) if shape != dataset.shape else None
-    data: Hdf5Array | RawArray = Hdf5Array(opened, element, shape, chunks, fields, fill)
+    pieces = None if chunks is None or element.is_value else (*chunks, *element.axes)
+    data: Hdf5Array | RawArray = Hdf5Array(opened, element, shape, pieces, fields, fill)
     if element.convert is None and not (element.axes or fields or element.is_value) and shape == dataset.shape:
         raw = as_raw(opened, dataset, element.dtype, data)
         data = data if raw is None else raw
     dims = () if element.is_value else (*(axis.name for axis in axes), *(None for _ in element.axes))
-    pieces = None if chunks is None else (*chunks, *element.axes)
     encoding = _encoding(dataset, data, pieces)
-    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=True)
+    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=TINY)
 
 
 def _fill_value(
@@ -214,29 +208,21 @@ def _fill_value(
 
 def _encoding(dataset: Any, data: Hdf5Array | RawArray, chunks: tuple[int, ...] | None) -> dict[str, Any]:
     """How `dataset` is stored, in the words of xarray's h5netcdf backend."""
-    encoding: dict[str, Any] = {"contiguous": chunks is None, "chunksizes": chunks, "szip": False}
-    encoding |= dict.fromkeys(_FILTERS.values(), False)
     filters = {code: values for code, _, values, _ in _filters(dataset)}
-    encoding["shuffle"] = h5py.h5z.FILTER_SHUFFLE in filters
-    encoding["fletcher32"] = h5py.h5z.FILTER_FLETCHER32 in filters
-    for code in filters.keys() & _FILTERS.keys():
-        encoding[_FILTERS[code]] = True
-        if filters[code]:
-            encoding["complevel"] = filters[code][0]
-    compression = dataset.compression if filters else None
-    if compression not in (None, "gzip"):
-        encoding["compression"], encoding["compression_opts"] = compression, dataset.compression_opts
-    encoding["source"] = file_name(dataset)
-    encoding["original_shape"] = data.shape
+    encoding: dict[str, Any] = {
+        "contiguous": chunks is None,
+        "chunksizes": chunks,
+        "zlib": h5py.h5z.FILTER_DEFLATE in filters,
+        "shuffle": h5py.h5z.FILTER_SHUFFLE in filters,
+        "fletcher32": h5py.h5z.FILTER_FLETCHER32 in filters,
+        "source": file_name(dataset),
+        "original_shape": data.shape,
+    }
+    if encoding["zlib"]:
+        encoding["complevel"] = filters[h5py.h5z.FILTER_DEFLATE][0]
+    elif filters and dataset.compression is not None:
+        encoding["compression"], encoding["compression_opts"] = dataset.compression, dataset.compression_opts
     return encoding
-
-
-def _encoded_dtype(facts: GroupFacts, dataset: Any, dtype: np.dtype[Any]) -> Any:
-    if h5py.check_vlen_dtype(dtype) is str:
-        return str
-    codes = h5py.check_enum_dtype(dtype)
-    name = None if codes is None else facts.enum_name(dataset.id.get_type())
-    return dtype if name is None else np.dtype(dtype, metadata={"enum": codes, "enum_name": name})
 
 
 def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] | None:

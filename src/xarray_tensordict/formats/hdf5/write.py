@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from operator import gt
@@ -40,7 +40,7 @@ from ...writing.running import distributed_client
 from ...writing.stored_form import Stored, storage_chunks
 from ..base import Annotations, check_records
 from .append import append_rows
-from .attrs import NON_COORD_PREFIX, attached_scales, marker, stored_attrs, unbatched_content, write_labels
+from .attrs import free_axes, stored_attrs, unbatched_content
 from .file import not_written, open_for_changes
 from .output import (
     ONE_WRITER,
@@ -392,25 +392,11 @@ def annotate_hdf5(source: Any, annotations: Annotations) -> None:
     root = source[group] if group else source
     check_records(root, annotations)
     named = {root["/".join(key)]: dims for key, dims in annotations.dims.items()}
-    for dataset, dims in named.items():
-        _check_scales(dataset, dims)
-    for dataset, dims in named.items():
-        write_labels(dataset, dims)
+    labels = {dataset: free_axes(dataset, dims) for dataset, dims in named.items()}
+    for dataset, names in labels.items():
+        for axis, name in names.items():
+            dataset.dims[axis].label = name
     for key, record in annotations.records.items():
         node = root.get("/".join(key)) if key else root
         if isinstance(node, h5py.Group):
             node.attrs[BATCH_ATTR] = json.dumps(record)
-
-
-def _check_scales(dataset: h5py.Dataset, dims: Sequence[str]) -> None:
-    """Raise a ValueError where a dimension scale gives an axis another name: readers ask it first."""
-    for axis, dim in enumerate(dims):
-        is_scale = marker(dataset, "CLASS") == "DIMENSION_SCALE"
-        scales = attached_scales(dataset, axis) or ([dataset] if is_scale and not axis else [])
-        names = [scale.name.rpartition("/")[2].removeprefix(NON_COORD_PREFIX) for scale in scales]
-        if names and dim not in names:
-            raise ValueError(
-                f"{dataset.file.filename}: axis {axis} of {dataset.name!r} was to be called {dim!r}, and the dimension scale "
-                f"{scales[-1].name!r} names it; rename the scale with h5py, file.move(...), or leave the axis out of dims=. "
-                f"Nothing was changed"
-            )

@@ -165,6 +165,10 @@ class LevelReader:
         kind, words = folder.kind, folder.words
         if words.stack_dim is not None and kind == "lazy stack":
             levels = [self._level(member) for member in self._members(folder)]
+            if not levels:
+                raise ValueError(
+                    f"{folder.path}: expected a folder '0' with the first member of a lazy stack, found none"
+                )
             return stacked_levels(levels, words.stack_dim, words.stack_dim_name)
         if kind == "tensorclass":
             return self._tensorclass(folder)

@@ -81,8 +81,6 @@ def stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 def stacked_levels(levels: list[Level], dim: int, name: str | None = None) -> Level:
     """The members of a lazy stack as one level; as `children` where they differ."""
-    if not levels:
-        return Level(batch=None)
     first = levels[0]
     if first.batch is not None and dim > len(first.batch):
         raise ValueError(f"expected a stack along an axis up to {len(first.batch)}, found one along axis {dim}")

@@ -37,6 +37,7 @@ from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
+from .remote import many_at_once
 
 if TYPE_CHECKING:
     from ..raw.files import Kept
@@ -239,10 +240,13 @@ class ZarrArray(BackendArray):
     ----------
     otherwise
         The array of xarray.
+    is_far
+        Whether its store is far away.
     """
 
-    def __init__(self, array: Any, where: str, guard: Guard | None) -> None:
+    def __init__(self, array: Any, where: str, guard: Guard | None, *, far: bool = False) -> None:
         self.otherwise = array
+        self.is_far = far
         self._where = where
         self._guard = guard
         self.dtype = array.dtype
@@ -269,7 +273,7 @@ class ZarrArray(BackendArray):
         for picked, size in zip(key.tuple, self.shape, strict=True):
             if not isinstance(picked, slice):
                 counted_from_start(np.asarray(picked), size)
-        with named_errors(self._where):
+        with named_errors(self._where), many_at_once(self.is_far):
             try:
                 yield
             finally:

@@ -18,7 +18,7 @@ from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import get_bytes, is_remote, join, read_documents, read_together, run, with_dims
+from ..._compat.zarr import get_bytes, is_remote, join, on_store, read_documents, read_together, run, with_dims
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -44,6 +44,7 @@ from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, open_node, state_of, unpickles
+from .remote import MERGED, AtOnce, is_far
 from .transaction import tell_incomplete
 
 _DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
@@ -395,6 +396,8 @@ class _GroupReader:
         is_v2 = array.metadata.zarr_format == 2
         asked = self._owner.options.use_zarr_fill_value_as_mask
         mask = (is_v2 and mask) if asked is None else asked
+        far = is_far(array.store)
+        array = on_store(array, AtOnce(array.store)) if far else array
         variable = zarr_variable(self._xarray_store, name, with_dims(array, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
@@ -407,7 +410,7 @@ class _GroupReader:
         if isinstance(data, LazilyIndexedArray):
             data = data.array  # it computes its shape anew each time it is asked
             guard = Guard.of(array, torch_dtype)
-            data = ZarrArray(data, self._where(name), guard)
+            data = ZarrArray(data, self._where(name), guard, far=far)
             straight = None if guard is None else as_raw(array, data, guard)
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
@@ -415,7 +418,8 @@ class _GroupReader:
         plain = straight is not None and isinstance(straight.data, ChunkFiles)
         pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
         is_raw, masks = raw and array.ndim > 0, mask and asked is None
-        return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, masks=masks)
+        merges = MERGED if far else None
+        return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, merges=merges, masks=masks)
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""

@@ -1,10 +1,149 @@
-"""What the errors of the clients of stores far away mean."""
+"""Stores far away: how much is asked of them at once, how far ahead, what is kept of them, and what their errors mean.
+
+A request takes as long as a thousand chunks take to decode, so that what counts is how many are on their way. All numbers
+for that are here; those who read ask :func:`is_far`. Requests that fail in passing (503, timeouts) are tried again by the
+library of the store: obstore does so, fsspec's http does not.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import xarray as xr
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import WrapperStore
+
+from ..._compat.xarray import backend_array, zarr_array
 from ..._compat.zarr import is_remote
+
+AT_ONCE = 64
+"""How many requests are on their way at once, in the whole process."""
+AHEAD = 8
+"""How many reads of a loop are under way at once, in their order."""
+AHEAD_BYTES = 128 << 20
+"""How many bytes they hold, decoded, unless one of them does."""
+SHARD_BYTES = 64 << 20
+"""Shards are asked for as a whole up to this size; of larger ones the chunks are."""
+COLUMN_BYTES = 4 << 20
+"""Columns of few chunks are read once, as a whole, and held, up to this size."""
+MERGED = 16 << 20, 8
+"""Chunks below so many bytes are read several at once by dask, which waits for few tasks, where there are more than so many."""
+KEEP_BYTES = 256 << 20
+"""How many bytes of decoded chunks a loop keeps for its next epoch, of stores that are far away or compressed."""
+
+_CONCURRENCY = "async.concurrency"
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def is_far(store: Any) -> bool:
+    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
+    return isinstance(store, AtOnce) or is_remote(store) or (isinstance(store, WrapperStore) and not own)
+
+
+def reads_far(variable: xr.Variable) -> bool:
+    """Whether reading a lazy variable is mostly waiting."""
+    array: Any = backend_array(variable)
+    while hasattr(array, "wrapped"):
+        array = array.wrapped
+    stored = None if array is None else zarr_array(array)
+    return stored is not None and is_far(stored.store)
+
+
+class AtOnce(WrapperStore[Store]):
+    """A store that is far away, of which no more is asked at once than :func:`at_once` says, whoever reads."""
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        async with _slots():
+            return await super().get(key, prototype, byte_range)
+
+    if hasattr(Store, "get_ranges"):  # not in zarr 3.1
+
+        async def get_ranges(
+            self, key: str, byte_ranges: Sequence[Any], **options: Any
+        ) -> AsyncIterator[Sequence[tuple[int, Any]]]:
+            by_get: Any = super(WrapperStore, self)
+            async for group in by_get.get_ranges(key, byte_ranges, **options):
+                yield group
+
+
+def at_once() -> int:
+    """How many requests may be on their way: what the user has told zarr, else `AT_ONCE`."""
+    told = int(zarr.config.get(_CONCURRENCY) or AT_ONCE)
+    return AT_ONCE if told == _default() else told
+
+
+def _default() -> int:
+    return int(zarr.config.defaults[0]["async"]["concurrency"])
+
+
+_semaphores: weakref.WeakKeyDictionary[Any, tuple[int, asyncio.Semaphore]] = weakref.WeakKeyDictionary()
+
+
+def _slots() -> asyncio.Semaphore:
+    """What the requests of one event loop wait at; there is one for zarr in each process."""
+    loop, most = asyncio.get_running_loop(), at_once()
+    held = _semaphores.get(loop)
+    if held is None or held[0] != most:
+        held = _semaphores[loop] = most, asyncio.Semaphore(most)
+    return held[1]
+
+
+class _Raised:
+    """How many reads want that zarr asks for `AT_ONCE` chunks at once, and whether it was told so for them."""
+
+    def __init__(self) -> None:
+        self.lock, self.reads, self.is_set = threading.Lock(), 0, False
+
+    def change(self, by: int) -> None:
+        """Begin or end a read: the first one tells zarr, unless the user has; the last one gives it back."""
+        with self.lock:
+            self.reads += by
+            if self.reads and not self.is_set and zarr.config.get(_CONCURRENCY) == _default():
+                zarr.config.set({_CONCURRENCY: AT_ONCE})
+                self.is_set = True
+            elif not self.reads and self.is_set:
+                if zarr.config.get(_CONCURRENCY) == AT_ONCE:
+                    zarr.config.set({_CONCURRENCY: _default()})
+                self.is_set = False
+
+
+_raised = _Raised()
+
+
+@contextmanager
+def many_at_once(far: bool = True) -> Iterator[None]:
+    """Let zarr ask for `AT_ONCE` chunks of what is far away at once, unless the user has chosen how many."""
+    if not far:
+        yield
+        return
+    _raised.change(1)
+    try:
+        yield
+    finally:
+        _raised.change(-1)
+
+
+def _after_fork() -> None:
+    """Nobody reads in a process that was just forked, and no thread holds the lock."""
+    _raised.lock, _raised.reads = threading.Lock(), 0
+    _raised.change(0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 _CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "obstore", "s3fs", "gcsfs", "adlfs", "google", "azure"})
 _REFUSALS = ("credential", "accessdenied", "access denied", "forbidden", "unauthenticated", "permissiondenied")
