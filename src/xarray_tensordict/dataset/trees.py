@@ -20,11 +20,14 @@ from .describe import describe_dataset
 from .records import classes_of, note_classes, read_record, set_record_if_needed, with_record
 
 
+def node_key(node: xr.DataTree, root: xr.DataTree) -> Key:
+    """The path of a node below `root`."""
+    return path_key("" if node is root else node.relative_to(root))
+
+
 def own_datasets(dt: xr.DataTree) -> dict[Key, xr.Dataset]:
     """The Dataset of each node; coordinates stay with the node they were set on, but the root has all it sees."""
-    return {
-        path_key("" if node is dt else node.relative_to(dt)): node.to_dataset(inherit=node is dt) for node in dt.subtree
-    }
+    return {node_key(node, dt): node.to_dataset(inherit=node is dt) for node in dt.subtree}
 
 
 def describe(dt: xr.DataTree) -> list[Any]:
