@@ -1,9 +1,8 @@
-"""The generated cases that are about writing and about workers: 43, 49, 51 and 53.
+"""The generated cases that are about writing: 43, 49 and 51.
 
 Tests with the mark ``later`` belong to parts that have their own milestone.
 """
 
-import multiprocessing
 import re
 import zipfile
 
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from torch.utils.data import DataLoader
 
 from corpus import assert_entry, is_zarr, of_case
-from worker_functions import as_it_is
 
 # --- case 43: writing a zip file -----------------------------------------------------------------------------------
 
@@ -81,31 +78,3 @@ def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both, chang
         else:
             expected = expected + changed
     assert_entry(open_both(store).td, "x", expected)
-
-
-# --- case 53: workers ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.later
-@pytest.mark.slow
-@of_case(53)
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_read_every_row_once(store, open_both, method):
-    ptd = open_both(store).ptd
-    assert ptd[0]["y"].item() == 0, "the parent has read already"
-    loader = DataLoader(
-        ptd,
-        batch_size=8,
-        num_workers=2,
-        shuffle=True,
-        collate_fn=as_it_is,
-        multiprocessing_context=multiprocessing.get_context(method),
-        timeout=300,  # far more than it takes: other tests run beside it
-    )
-    batches = list(loader)
-    assert {type(batch).__name__ for batch in batches} == {"TensorDict"}
-    seen = torch.cat([batch["y"] for batch in batches])
-    assert sorted(seen.tolist()) == list(range(32))
-    rows = torch.cat([batch["x"] for batch in batches])
-    assert torch.equal(rows, torch.stack([seen * 2.0, seen * 2.0 + 1], dim=-1))
