@@ -39,6 +39,8 @@ class JoinedRows(OuterArray):
         rows, *rest = key
         if isinstance(rows, slice):
             numbers = range(self.shape[0])[rows]
+            if numbers and numbers.step == 1:
+                return self._between(numbers.start, numbers.stop, rest)
             return self._picked(np.arange(numbers.start, numbers.stop, numbers.step), rest)
         picked = np.asarray(rows, np.int64)
         found = self._picked(counted_from_start(picked, self.shape[0]).reshape(-1), rest)
@@ -50,8 +52,18 @@ class JoinedRows(OuterArray):
         # what is in memory stays its owner's
         return found.astype(self.dtype, copy=isinstance(part, np.ndarray))
 
+    def _between(self, start: int, stop: int, rest: Sequence[Any]) -> np.ndarray[Any, Any]:
+        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right")
+        found = []
+        for number in range(first, last + 1):
+            begin = int(self._stops[number]) - self._wrapped[number].shape[0]
+            end = int(self._stops[number])
+            if begin < end:
+                found.append(self._part(number, slice(max(start, begin) - begin, min(stop, end) - begin), rest))
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
     def _picked(self, rows: np.ndarray[Any, Any], rest: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Rows by number: those of one part are read together, as a slice where they are neighbours."""
+        """Rows by number: those of one part are read together."""
         if not rows.size:
             return self._part(0, slice(0, 0), rest)
         numbers = np.searchsorted(self._stops, rows, side="right")
@@ -59,13 +71,9 @@ class JoinedRows(OuterArray):
         found = []
         for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
             number = int(numbers[places[0]])
-            own: Any = rows[places] - (int(self._stops[number]) - self._wrapped[number].shape[0])
-            if np.all(np.diff(own) == 1):
-                own = slice(int(own[0]), int(own[-1]) + 1)
-            found.append(self._part(number, own, rest))
-        joined = found[0] if len(found) == 1 else np.concatenate(found)
-        if np.all(np.diff(order) == 1):
-            return joined
+            begin = int(self._stops[number]) - self._wrapped[number].shape[0]
+            found.append(self._part(number, rows[places] - begin, rest))
+        joined = np.concatenate(found)
         result = np.empty_like(joined)
         result[order] = joined
         return result
