@@ -14,7 +14,7 @@ TORCHRL_TESTS := tests/lazy tests/test_packaging.py::test_torchrl_accepts_the_te
 TESTS ?= tests/core tests/formats tests/dataset tests/lazy
 
 .DEFAULT_GOAL := help
-.PHONY: mutation help install demo test test-torchrl test-oldest test-newest test-xarray test-slow test-faults fuzz bench lint format types doctest docs screenshots dist clean
+.PHONY: mutation help install demo test test-torchrl test-oldest test-newest test-xarray test-slow test-faults fuzz bench bench-far lint format types doctest docs screenshots dist clean
 
 help:
 	@echo "make demo [STORE=path]  open, preprocess, write, and read again with xarray and with tensordict"
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz               open mutants of small stores of every kind (ARGS='--count 20000 --seed 1 --report found.jsonl')"
 	@echo "make mutation           which changes of core no test notices (mutmut; ARGS="rules voting" for some modules)"
 	@echo "make bench              what reading takes, beside tensordict and xarray (ARGS=--tiny: whether it runs)"
+	@echo "make bench-far          training from a store far away, beside insitubatch (PYTHON=python3.13), into docs/performance.md"
 	@echo "make lint               ruff format --check and ruff check"
 	@echo "make types              mypy --strict"
 	@echo "make doctest            the examples in docstrings"
@@ -70,6 +71,10 @@ build/%/bin/python:
 	$(PYTHON) -m venv build/$*
 	$@ -m pip install --quiet --upgrade pip
 
+build/far/.installed: pyproject.toml | build/far/bin/python
+	build/far/bin/python -m pip install --quiet --editable . insitubatch obstore
+	touch $@
+
 build/oldest/.installed: pyproject.toml constraints-oldest.txt | build/oldest/bin/python
 	build/oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt --editable ".[test]"
 	touch $@
@@ -99,6 +104,9 @@ fuzz: $(INSTALLED)
 mutation: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet "mutmut>=3.8,<3.9"
 	$(BIN)/python tests/mutation.py --workers $(WORKERS) $(ARGS)
+
+bench-far: build/far/.installed
+	build/far/bin/python -m benchmarks --area far --docs docs/performance.md $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -12,8 +12,8 @@ from .jobs import TINY, Area, Job, Sizes, machine, quiet, table
 
 AREAS = ("reading", "loading", "opening", "texts")
 """The modules of this folder that have jobs."""
-
-_START, _END = "<!-- benchmarks -->", "<!-- end of benchmarks -->"
+ALONE = ("far",)
+"""Those that run only where they are asked for, and have a table of their own."""
 
 
 def measure(areas: list[str], sizes: Sizes, repeats: int | None = None) -> list[Job]:
@@ -29,24 +29,26 @@ def measure(areas: list[str], sizes: Sizes, repeats: int | None = None) -> list[
     return done
 
 
-def write_into(page: Path, text: str) -> None:
-    """Replace the table of a page."""
-    before, _, rest = page.read_text().partition(_START)
-    _, _, after = rest.partition(_END)
-    page.write_text(f"{before}{_START}\n\n{text}\n\n{_END}{after}")
+def write_into(page: Path, text: str, name: str = "benchmarks") -> None:
+    """Replace a table of a page."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.read_text().partition(start)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{start}\n\n{text}\n\n{end}{after}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="small data, one repeat: whether it runs")
-    parser.add_argument("--area", choices=AREAS, action="append", help="these areas only")
+    parser.add_argument("--area", choices=AREAS + ALONE, action="append", help="these areas only")
     parser.add_argument("--docs", type=Path, help="the page whose table is replaced")
     options = parser.parse_args(arguments)
     done = measure(options.area or list(AREAS), TINY if options.tiny else Sizes(), 1 if options.tiny else None)
     text = f"Measured on {machine()}. Milliseconds, medians; all sides in turn in one process.\n\n{table(done)}"
     print(text)
     if options.docs is not None:
-        write_into(options.docs, text)
+        alone = options.area is not None and len(options.area) == 1 and options.area[0] in ALONE
+        write_into(options.docs, text, options.area[0] if alone else "benchmarks")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def quiet() -> Iterator[None]:
 def table(jobs: list[Job]) -> str:
     """The results in markdown: milliseconds, and how many times as long the others take."""
     lines = [
-        "| job | this package | tensordict | xarray | other | limit | tensordict / this | xarray / this | this / limit |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"| job | this package | {' | '.join(SIDES[1:])} | tensordict / this | xarray / this | other / this | this / limit |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for job in jobs:
         here = job.times["this package"]
@@ -102,6 +102,7 @@ def table(jobs: list[Job]) -> str:
         ratios = [
             _ratio(job.times.get("tensordict"), here),
             _ratio(job.times.get("xarray"), here),
+            _ratio(job.times.get("other"), here),
             _ratio(here, job.times.get("limit")),
         ]
         lines.append(f"| {' | '.join([job.name, *cells, *ratios])} |")

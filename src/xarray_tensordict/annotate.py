@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import xarray as xr
 
 from .core.inference import BatchDims, infer_batch
 from .core.metadata import batch_record
-from .core.model import GroupBatch, Inference, Key, Store, walk
+from .core.model import Inference, Key, Store, walk
 from .core.naming import Dims, DimsArgument, given_dims, name_batch, resolve_names
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
@@ -86,25 +87,22 @@ def annotate(
             in_store = {"/".join((*node.key, name)) for node in walk(opened) for name in node.arrays}
             layout = lay_out(opened, list(walk(opened)), options)
             ds = open_flat(opened, options)
-        inference = layout.inference or _infer_all(layout)
+        inference = layout.inference or infer_batch(
+            layout.infos.values(), group_attrs={key: group.attrs for key, group in layout.groups.items()}
+        )
         # what the entry _unbatched holds is in nobody's way
         restored = {str(name) for name in ds.variables} - in_store
         _check_honest(ds, restored, batch_dims, source.description)
         named = _changed_names(opened, layout, dims)
     finally:
         opened.close()
-    records = {key: _record(batch) for key, batch in inference.groups.items() if key in layout.groups}
+    records = {
+        key: batch_record(batch.sizes, td_names(replace(batch, dims=name_batch(batch))))
+        for key, batch in inference.groups.items()
+        if key in layout.groups
+    }
     source.format.annotate(source.value, source.description, Annotations(named, records, group, storage_options))
     return inference
-
-
-def _infer_all(layout: Layout) -> Inference:
-    return infer_batch(layout.infos.values(), group_attrs={key: group.attrs for key, group in layout.groups.items()})
-
-
-def _record(batch: GroupBatch) -> dict[str, Any]:
-    named = GroupBatch(name_batch(batch), batch.sizes, batch.evidence, batch.reason)
-    return batch_record(batch.sizes, td_names(named))
 
 
 # -- checks, before anything is written --------------------------------------------------------------------------------

@@ -9,20 +9,20 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("area", ["loading", "opening", "reading"])
+@pytest.mark.parametrize("area", ["loading", "opening", "reading", "far"])
 def test_each_area_fills_its_rows(area, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     if area == "loading":
         pytest.importorskip("xbatcher", reason="the benchmarks of loading compare with xbatcher")
-    from benchmarks.__main__ import AREAS, measure
+    from benchmarks.__main__ import ALONE, AREAS, measure
     from benchmarks.jobs import TINY, table
 
-    assert area in AREAS
+    assert area in AREAS + ALONE
     done = measure([area], TINY, 1)
     assert all(set(job.times) == set(job.sides) and min(job.times.values()) > 0 for job in done)
     lines = table(done).splitlines()
     assert len(lines) == len(done) + 2
-    assert {line.count("|") for line in lines} == {10}
+    assert {line.count("|") for line in lines} == {11}
     sys.modules.pop("benchmarks", None)
 
 

@@ -15,6 +15,7 @@ import zarr
 from corpus import open_doors
 from written import assert_gives_back, era
 from xarray_tensordict import annotate, inspect, open_persistent
+from xarray_tensordict.formats.zarr.transaction import LOCK
 from xarray_tensordict.testing import assert_same_tensordict
 
 
@@ -54,21 +55,30 @@ def test_a_repository_opens_through_both_openings(committed: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_a_session_is_written_appended_and_changed_and_read_after_its_commit(repository: Any, layout: Any) -> None:
+def test_a_session_is_written_appended_changed_and_replaced_and_read_after_its_commit(
+    repository: Any, layout: Any
+) -> None:
     whole = era(6)
-    for rows, options in ((slice(0, 4), {"layout": layout, "mode": "w"}), (slice(4, 6), {"append_dim": "time"})):
+    changed = whole.copy(deep=True)
+    changed["t2m"][1:3] = 1
+    added = changed.assign(more=("time", np.arange(6)))
+    steps = [
+        (whole.isel(time=slice(0, 4)), {"layout": layout}, whole.isel(time=slice(0, 4))),
+        (whole.isel(time=slice(4, 6)).chunk(time=1), {"append_dim": "time"}, whole),
+        (changed.isel(time=slice(1, 3)), {"region": {"time": slice(1, 3)}}, changed),
+        (added[["more"]], {"mode": "a"}, added),
+        (era(2), {"mode": "w", "layout": layout}, era(2)),
+    ]
+    before = []
+    for written, options, expected in steps:
         session = repository.writable_session("main")
-        whole.isel(time=rows).td.to_zarr(session.store, **options)
-        session.commit(f"rows {rows}")
-    before = repository.readonly_session("main")
-    changed = whole.assign(t2m=(whole["t2m"] * 0 + 1).astype("f4").assign_attrs(whole["t2m"].attrs))
-    session = repository.writable_session("main")
-    changed.isel(time=slice(1, 3)).td.to_zarr(session.store, region={"time": slice(1, 3)})
-    session.commit("other rows")
-    assert_gives_back(before, whole)
-    found = xr.open_dataset(repository, engine="tensordict")
-    assert np.allclose(found["t2m"].values[1:3], 1)
-    np.testing.assert_array_equal(found["t2m"].values[3:], whole["t2m"].values[3:])
+        written.td.to_zarr(session.store, **options)
+        session.commit("a change")
+        before.append((repository.readonly_session("main"), expected))
+        with xr.open_zarr(before[-1][0].store, consolidated=False) as plain:
+            assert LOCK not in plain.variables
+    for session, expected in before:
+        assert_gives_back(session, expected)
 
 
 def test_what_is_not_committed_is_seen_by_its_session_alone(committed: Any) -> None:

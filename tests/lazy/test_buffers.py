@@ -256,7 +256,7 @@ def growing(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.filterwarnings("ignore:.*does not lead with the recorded batch size .* if it is being written")
+@pytest.mark.filterwarnings("ignore:.*does not start with the recorded batch size .* if it is being written")
 @pytest.mark.filterwarnings("ignore:.*the recorded batch size .* does not fit")
 def test_arrays_of_an_append_that_is_not_through_are_shown_as_they_are(growing):
     """The arrays get longer one after the other; the record of the batch is written last."""
@@ -279,7 +279,7 @@ def test_arrays_of_an_append_that_is_not_through_are_shown_as_they_are(growing):
 def test_what_an_append_does_to_a_reader_is_told(growing):
     group = zarr.open_group(growing, mode="r+", use_consolidated=False)
     group["obs"].resize((25, 4))
-    with pytest.warns(UserWarning, match=r"'obs' of shape \[25, 4\] does not lead .* open it again when it is whole"):
+    with pytest.warns(UserWarning, match=r"'obs' of shape \[25, 4\] does not start .* open it again when it is whole"):
         xr.open_dataset(growing, engine="tensordict").close()
 
 

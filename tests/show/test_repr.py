@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
+from xml.etree.ElementTree import fromstring
 
 import h5py
 import numpy as np
@@ -34,35 +34,9 @@ def buffer() -> xr.Dataset:
     ).td.set_batch_dims(["time", "member"])
 
 
-class _Balance(HTMLParser):
-    """Checks that every element that is opened is closed, and collects the text."""
-
-    VOID = frozenset({"input", "br", "meta"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
 def shown(html: str) -> str:
-    parser = _Balance()
-    parser.feed(html)
-    assert parser.open == []
-    return "".join(parser.text)
+    """The text of a page, in which every element that is opened is closed."""
+    return "".join(fromstring(html.replace("<details open>", "<details>")).itertext())
 
 
 def test_the_text_shows_batch_evidence_classes_dtypes_and_features(buffer):
@@ -71,10 +45,10 @@ def test_the_text_shows_batch_evidence_classes_dtypes_and_features(buffer):
     assert lines[0] == "<xarray_tensordict> batch (time: 4, member: 2), 256 B"
     assert lines[1] == f"    why: {buffer.td.infer().reason}"
     assert re.search(r"^Batched:\n    obs +float32 +\[3\] +\(time, member, x\) +in memory$", text, re.MULTILINE)
-    assert re.search(r"^    label +one object for each row +\[\] +\(time, member\)", text, re.MULTILINE)
+    assert re.search(r"^    label +str, one per row +\[\] +\(time, member\)", text, re.MULTILINE)
     assert re.search(r"Partial \(broadcast by name\):\n    year +int64", text)
     assert re.search(r"^    time +int64 \(ns, since 1970\)", text, re.MULTILINE)
-    assert re.search(r"One value for the whole batch:\n    task +one object for all", text)
+    assert re.search(r"One value for the whole batch:\n    task +str", text)
     assert re.search(r"^Unbatched .*:\n    mask +bool +\[3\] +\(x\)", text, re.MULTILINE)
     assert re.search(r"^Left out:\n    'long': torch has no dtype for (longdouble|float128)", text, re.MULTILINE)
 
@@ -88,14 +62,14 @@ def test_the_html_says_what_the_text_says(buffer):
     assert [words for words in said if words not in text] == []
 
 
-def test_thousands_of_variables_give_a_bounded_repr():
-    ds = xr.Dataset({f"v{n:04}": ("time", np.zeros(3, "f4")) for n in range(3000)})
+def test_hundreds_of_variables_give_a_bounded_repr():
+    ds = xr.Dataset({f"v{n:04}": ("time", np.zeros(3, "f4")) for n in range(300)})
     assert len(repr(ds.td).splitlines()) == LONGEST + 4
-    assert "... and 2980 more" in repr(ds.td)
+    assert "... and 280 more" in repr(ds.td)
     html = ds.td._repr_html_()
     assert "v0019" in html
     assert "v0020" not in html
-    assert "... and 2980 more" in html
+    assert "... and 280 more" in html
 
 
 def test_a_tree_has_html_too():
@@ -110,11 +84,11 @@ def test_a_tree_has_html_too():
     ("words", "write"),
     [
         (
-            "one piece, mapped",
+            "one chunk, uncompressed",
             lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None),
         ),
         (
-            "chunks (2, 2), mapped",
+            "chunks (2, 2), uncompressed",
             lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None),
         ),
         ("chunks (2, 2), zstd", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")),
@@ -138,7 +112,7 @@ def test_the_layout_of_zarr_v2_hdf5_dask_and_memory(tmp_path):
         file.create_dataset("x", data=np.zeros((8, 2)))
         file.create_dataset("y", data=np.zeros((8, 2)), chunks=(2, 2), compression="gzip")
     with xr.open_dataset(tmp_path / "a.h5", engine="tensordict") as ds:
-        assert layout_text(ds["x"].variable) == "one piece, mapped"
+        assert layout_text(ds["x"].variable) == "one chunk, uncompressed"
         assert layout_text(ds["y"].variable) == "chunks (2, 2), zlib"
         assert layout_text(ds.chunk({"batch_0": 3})["y"].variable) == "dask chunks (3, 2)"
         assert layout_text(ds.load()["y"].variable) == "in memory"

@@ -5,7 +5,7 @@ tensordict 0.14.3 and 0.15 are supported. What is needed and not there is named 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
@@ -180,7 +180,7 @@ class LazyTensorDict(PersistentTensorDict):
     """``(key, index, default)``: read rows of an entry."""
     _read_rows: Any
     """``(index)``: read rows of all entries."""
-    _describe: Any
+    _describe: Callable[[Any], dict[str, Any]]
     """``(key)``: what tensordict asks of an entry without reading it. A dict with ``array`` (True: a tensor, False: a group) or
     ``non_tensor=True``, and with ``shape``, ``dim`` and ``dtype`` if it has them."""
     _copy_lazily: Any

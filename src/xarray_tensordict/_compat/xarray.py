@@ -17,6 +17,8 @@ from xarray.backends.common import BackendArray
 from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
 
+from .zarr import is_remote
+
 _NEEDED = (
     "MemoryCachedArray",
     "CopyOnWriteArray",
@@ -168,6 +170,18 @@ def zarr_array(backend: BackendArray) -> Any:
     while hasattr(backend, "otherwise"):
         backend = backend.otherwise
     return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
+
+
+def reads_far(variable: xr.Variable) -> bool:
+    """Whether reading a lazy variable is mostly waiting for a store."""
+    array: Any = backend_array(variable)
+    inner = array
+    while inner is not None:
+        if hasattr(inner, "is_far"):
+            return bool(inner.is_far)
+        array, inner = inner, getattr(inner, "wrapped", getattr(inner, "otherwise", None))
+    stored = None if array is None else zarr_array(array)
+    return stored is not None and is_remote(stored.store)
 
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -134,26 +134,38 @@ def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
 
 
+def documents_of(array: zarr.Array[Any]) -> dict[str, bytes]:
+    """The documents of an array as they are stored, by name."""
+    found = array.metadata.to_buffer_dict(default_buffer_prototype())
+    return {name: content.to_bytes() for name, content in found.items()}
+
+
 def join(*parts: str) -> str:
     """The key of what is at a path below another."""
     return "/".join(part for part in parts if part)
 
 
-def holds_something(store: Store) -> bool:
-    """Whether there is anything in a store; opened first, where its owner has not."""
+def list_keys(store: Store, prefix: str = "") -> list[str]:
+    """The keys in a store that begin with a prefix; it is opened first, where its owner has not."""
 
-    async def found() -> bool:
+    async def found() -> list[str]:
         await store._ensure_open()
-        async for _ in store.list():
-            return True
-        return False
+        return [key async for key in store.list_prefix(prefix)]
 
     return sync(found())
 
 
 def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
     """The names of all members of some groups, which are asked at once."""
-    return [sorted(names.difference(METADATA_KEYS)) for names in each_at_once(_listed, nodes)]
+    found = [_entries(folder_of(node)) for node in nodes] if is_local(nodes[0]) else each_at_once(_listed, nodes)
+    return [sorted(names.difference(METADATA_KEYS)) for names in found]
+
+
+def _entries(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -174,30 +186,52 @@ def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseExcepti
     """
 
     async def read(array: zarr.Array[Any]) -> bytes:
-        bounded = on_store(
-            array, _Bounded(array.store, _compressors(array), math.prod(array.chunks) * array.dtype.itemsize)
-        )
-        return np.asarray(await bounded._async_array.getitem(...)).tobytes()
+        return np.asarray(await on_store(array, _Bounded(array))._async_array.getitem(...)).tobytes()
 
     return tried_at_once(read, arrays)
 
 
 class _Bounded(WrapperStore[Store]):
-    """A store that refuses chunks of one array which are more than they should be when they are decompressed."""
+    """The store of an array, which refuses chunks that are more than they should be when they are decompressed.
 
-    def __init__(self, store: Store, codecs: list[str], most: int) -> None:
-        super().__init__(store)
-        self._codecs, self._most = codecs, most
+    Raises
+    ------
+    ValueError
+        Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
+    """
+
+    def __init__(self, array: zarr.Array[Any]) -> None:
+        super().__init__(array.store)
+        self._codecs = codec_names(array)
+        self._most = math.prod(array.chunks) * array.dtype.itemsize
+        found = [codec for codec in self._codecs if codec not in _NOT_COMPRESSED]
+        if len(found) > 1 or not set(found) <= _BOUNDED.keys():
+            raise ValueError(
+                f"expected one of the compressors {sorted(_BOUNDED)} for what is read while a store is opened, found {found}"
+            )
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         found = await self._store.get(key, prototype, byte_range)
-        if found is not None:
-            content = found.to_bytes()
-            for codec in reversed(self._codecs):
-                content = content[:-4] if codec == "crc32c" else content
-                if codec in _BOUNDED:
-                    _check_decompressed(content, codec, self._most)
+        content = b"" if found is None else found.to_bytes()
+        for codec in reversed(self._codecs if content else []):
+            content = content[:-4] if codec == "crc32c" else content
+            if codec == "blosc":
+                check_blosc(content[:16], len(content))
+            if codec in _BOUNDED:
+                _check_decompressed(content, _BOUNDED[codec](), self._most)
         return found
+
+
+def check_blosc(header: bytes, size: int) -> None:
+    """Raise an OSError for a chunk of blosc that was cut short: blosc believes its header, and reads behind the end.
+
+    Bytes 12 to 15 of the header hold the size of the whole (c-blosc, README_CHUNK_FORMAT).
+    """
+    whole = int.from_bytes(header[12:16], "little")
+    if size < max(whole, 16):
+        raise OSError(
+            f"a chunk was cut short: expected {whole} bytes, found {size}. Restore it, or leave the array out"
+        )
 
 
 def codec_names(array: zarr.Array[Any]) -> list[str]:
@@ -209,29 +243,11 @@ def codec_names(array: zarr.Array[Any]) -> list[str]:
     return [str(codec.to_dict().get("name", "")).removeprefix("numcodecs.") for codec in metadata.codecs]
 
 
-def _compressors(array: zarr.Array[Any]) -> list[str]:
-    """What the chunks of an array are compressed with, and their checksums, by the names of numcodecs, innermost first.
-
-    Raises
-    ------
-    ValueError
-        Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
-    """
-    codecs = codec_names(array)
-    found = [codec for codec in codecs if codec not in _NOT_COMPRESSED]
-    if len(found) > 1 or not set(found) <= _BOUNDED.keys():
-        raise ValueError(
-            f"expected one of the compressors {sorted(_BOUNDED)} for what is read while a store is opened, found {found}"
-        )
-    return codecs
-
-
-def _check_decompressed(content: bytes, compressor: str, most: int) -> None:
+def _check_decompressed(content: bytes, codec: Any, most: int) -> None:
     """Raise a ValueError where a chunk has more than `most` bytes, of which no more are made to find out."""
-    make = _BOUNDED[compressor]
-    if compressor in {"blosc", "lz4", "zstd"}:
-        make().decode(content, out=bytearray(most))  # which raises where it is too small
-    elif len(make().decompress(content, most + 1)) > most:
+    if hasattr(codec, "decode"):
+        codec.decode(content, out=bytearray(most))  # which raises where it is too small
+    elif len(codec.decompress(content, most + 1)) > most:
         raise ValueError(f"a chunk has more than the {most} bytes that the array has in one")
 
 
@@ -345,8 +361,8 @@ _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _ALONE = 64
 """So many files are read one after the other, to see how late the disk answers."""
 _LATE = 1e-4
-"""Files that take more seconds than this, each, are read by several threads; from memory one takes 5e-6, and threads as
-much more (measured: 500 files 2 ms, by threads 9 ms)."""
+"""Where these take more seconds than this, each, the others are read by several threads; from memory one takes 5e-6, and
+threads as much more (measured: 500 files 2 ms, by threads 9 ms)."""
 _READ = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
 _THREADS = min(32, (os.cpu_count() or 1) + 4)
 
@@ -369,9 +385,14 @@ def read_documents(places: Sequence[StorePath], zarr_format: int) -> list[Read]:
     list
         None where there is no document, and where it cannot be read the exception.
     """
-    if places and is_local(places[0]):
-        return list(_read_all([(zarr_format, folder_of(place)) for place in places]))
-    return tried_at_once(partial(_requested, zarr_format), places)
+    if not places or not is_local(places[0]):
+        return tried_at_once(partial(_requested, zarr_format), places)
+    folders, read, begun = list(map(folder_of, places)), partial(_read, zarr_format), time.perf_counter()
+    found = list(map(read, folders[:_ALONE]))
+    if time.perf_counter() - begun <= _LATE * len(found):
+        return [*found, *map(read, folders[_ALONE:])]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return [*found, *threads.map(read, folders[_ALONE:])]
 
 
 async def _requested(zarr_format: int, place: StorePath) -> Document | None:
@@ -387,27 +408,7 @@ async def _requested(zarr_format: int, place: StorePath) -> Document | None:
     return None if group is None else Document(".zgroup", group, attributes)
 
 
-def _read_all(asked: Sequence[tuple[int, str]]) -> Iterator[Read]:
-    for start in range(0, len(asked), _ALONE):
-        begun = time.perf_counter()
-        found = _read_some(asked[start : start + _ALONE])
-        is_late = time.perf_counter() - begun > _LATE * len(found)
-        yield from found
-        if is_late:
-            rest = asked[start + _ALONE :]
-            size = -(-len(rest) // _THREADS) or 1
-            with ThreadPoolExecutor(_THREADS) as threads:
-                for part in threads.map(_read_some, [rest[at : at + size] for at in range(0, len(rest), size)]):
-                    yield from part
-            return
-
-
-def _read_some(asked: Sequence[tuple[int, str]]) -> list[Read]:
-    return list(map(_read, asked))
-
-
-def _read(asked: tuple[int, str]) -> Read:
-    zarr_format, folder = asked
+def _read(zarr_format: int, folder: str) -> Read:
     try:
         for file in ("zarr.json",) if zarr_format == 3 else (".zarray", ".zgroup"):
             content = _bytes_of(f"{folder}/{file}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -152,16 +152,6 @@ def same_object(a: Any, b: Any) -> bool:
 
 _MAX = 2**63 - 1
 """The last nanosecond that int64 holds; its negative is the first, one below that is NaT."""
-_PER_UNIT = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "D": 86_400_000_000_000,
-    "W": 604_800_000_000_000,
-}
 
 
 def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
@@ -191,22 +181,16 @@ def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], A
         converted = native.astype(finest)
         lost = (converted.astype(native.dtype) != native) & ~np.isnat(native)
     else:
-        first, last = _range_in_steps(native.dtype)
+        if unit in "YM":  # the one that the first nanosecond lies in has begun before it
+            first, last = (np.datetime64(end, "ns").astype(native.dtype).view(np.int64) for end in (-_MAX, _MAX))
+            first += 1
+        else:
+            last = _MAX // np.array(1, f"m8[{step}{unit}]").astype("m8[ns]").view(np.int64)
+            first = -last
         counts = native.view(np.int64)
         lost = ((counts < first) | (counts > last)) & ~np.isnat(native)
         converted = (np.where(lost, np.array(0, native.dtype), native) if lost.any() else native).astype(finest)
     return converted.view(np.int64), native[lost].ravel()[0] if lost.any() else None
-
-
-def _range_in_steps(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The first and the last count of the unit of a dtype whose nanoseconds fit into int64."""
-    unit, step = np.datetime_data(dtype)
-    if unit in _PER_UNIT:
-        ns = _PER_UNIT[unit] * step
-        return -(_MAX // ns), _MAX // ns
-    # years and months: the one that the first nanosecond lies in has begun before it
-    first = int(np.datetime64(-_MAX, "ns").astype(dtype).view(np.int64)) + 1
-    return first, int(np.datetime64(_MAX, "ns").astype(dtype).view(np.int64))
 
 
 CodedDtype = Literal[
@@ -220,13 +204,8 @@ CodedDtype = Literal[
 ]
 """Their names; torch and zarr v3 (zarr-specs, data type extensions) name the floats alike."""
 
-CODE_DTYPES: dict[str, str] = {
+CODE_DTYPES: dict[str, str] = dict.fromkeys(get_args(CodedDtype), "uint8") | {
     "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
     "complex32": "uint32",
 }
 """The integers of the same width, as which their values are stored."""

@@ -442,7 +442,7 @@ def _tell(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
         warn(f"{layout.description}: {sentence}", IncompleteStoreWarning)
     if layout.left_out:
-        notes["left_out"] = tuple(str(member) for member in layout.left_out)
+        notes["left_out"] = tuple(layout.left_out)
     if layout.inference is not None:
         root = layout.inference.groups[()]
         notes["batch"] = replace(root, dims=name_batch(root))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Format, StoreOptions
 from .hdf5.format import Hdf5Format
-from .icechunk.format import IcechunkFormat
-from .kerchunk.format import KerchunkFormat
 from .memmap.format import MemmapFormat
 from .other_files import archive_names, what_starts_with
 from .zarr.format import ZarrFormat
+from .zarr.icechunk import IcechunkFormat
+from .zarr.kerchunk import KerchunkFormat
 
 if TYPE_CHECKING:
     from ..core.model import Store

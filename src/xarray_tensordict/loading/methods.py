@@ -35,7 +35,7 @@ class LoadingMethods:
         start: int = 0,
         drop_last: bool = False,
         window: Mapping[str, int] | None = None,
-        stride: int = 1,
+        stride: int | Mapping[str, int] = 1,
         within: str | None = None,
         gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
@@ -69,13 +69,15 @@ class LoadingMethods:
         drop_last
             Leave out a last batch that is not full.
         window
-            ``{"time": 8}``: samples are windows of so many rows along this batch dim, and batches have the shape
+            ``{"time": 8}``: samples are windows of so many rows along this dim, and batches have the shape
             ``[batch_size, 8, ...]`` and the names ``[None, "time", ...]``. Windows run for each index of the batch dims in
-            front of it.
+            front of it. ``{"time": 8, "lat": 32, "lon": 32}``: samples are patches along several dims, which all become
+            batch dims; those of one window along the first dim follow each other.
         stride
-            Rows from the start of a window to that of the next; with the default windows overlap.
+            Rows from the start of a window to that of the next, for all dims of `window` or by dim,
+            ``{"lat": 32, "lon": 32}``; with the default of 1 windows overlap.
         within
-            The name of a variable or coordinate whose runs of equal values along the window are episodes. Windows start
+            The name of a variable or coordinate whose runs of equal values along the (first) dim of the window are episodes. Windows start
             anew in each, and none crosses its end; episodes shorter than a window are skipped.
         gaps
             The name of a variable or coordinate that rises from row to row, such as a time or the ``step`` of ``concat``. No
@@ -189,6 +191,47 @@ class LoadingMethods:
         from .torch_datasets import torch_dataset
 
         return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, options)
+
+    def split(
+        self, parts: Mapping[str, float], *, by: str | None = None, seed: int | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Split into parts for training, validation and test, without a row of one near those of another.
+
+        Parameters
+        ----------
+        parts
+            The share of the rows of each part: ``{"train": 0.8, "val": 0.1, "test": 0.1}``. Shares may add up to less than 1.
+        by
+            What is kept together. None: chunks along the first batch dim (rows where nothing is chunked), so that no chunk is
+            read for two parts. The name of a variable along one of the batch dims, such as ``"episode"`` or ``"time"``: rows of
+            the same value. It is read. The name of a batch dim without coordinate: nothing, rows are cut anywhere.
+        seed
+            None: the first rows are the first part, the following ones the second. With `by` they are ordered by value if that
+            is a number or a time, else as they appear. A number: chunks or values are drawn at random, the same ones for
+            the same seed; the rows of each part stay in their order.
+
+        Returns
+        -------
+        dict of Dataset
+            For each part a lazy selection of the rows. The cuts are those nearest to the shares.
+
+        Raises
+        ------
+        ValueError
+            Where there is no batch dim, shares add up to more than 1, or a part would be empty.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> ds = xr.Dataset({"obs": (("time", "x"), np.zeros((10, 3), "f4"))}, coords={"episode": ("time", [0] * 6 + [1] * 4)})
+        >>> {name: dict(part.sizes)["time"] for name, part in ds.td.split({"train": 0.7, "test": 0.3}).items()}
+        {'train': 7, 'test': 3}
+        >>> ds.td.split({"train": 0.7, "test": 0.3}, by="episode")["train"].sizes["time"]
+        6
+        """
+        from .splits import split
+
+        return split(self._ds, self.infer(), parts, by=by, seed=seed)
 
     def _inferred(self, batch_dims: BatchDims | None) -> Inference:
         return self.infer() if batch_dims is None else infer_dataset(self._ds, given=batch_dims)

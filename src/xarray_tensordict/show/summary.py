@@ -13,6 +13,7 @@ import xarray as xr
 
 from .._compat.xarray import backend_array, in_memory, zarr_array
 from ..core.model import GroupBatch, Inference, Key, group_name
+from ..core.values import is_text_dtype
 from ..dataset.describe import hidden_text
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.records import classes_of, opening_notes
@@ -111,7 +112,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
     opened = opening_notes(ds)
     told = [
-        *opened.get("left_out", ()),
+        *map(str, opened.get("left_out", ())),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
     ]
     return Summary(
@@ -174,7 +175,7 @@ def _sections(plan: Plan, longest: int | None) -> list[Section]:
         "batched": "Batched" if plan.batches[()].sizes else "Entries",
         "partial": "Partial (broadcast by name)",
         "value": "One value for the whole batch",
-        "unbatched": "Unbatched (not in the tensordict; ds.td.unbatched, or unbatched='keep' | 'expand')",
+        "unbatched": "Unbatched (left out of to_tensordict() by default; see ds.td.unbatched)",
     }
     by_kind: dict[str, list[Entry]] = {kind: [] for kind in titles}
     for entry in plan.entries:
@@ -186,18 +187,28 @@ def _sections(plan: Plan, longest: int | None) -> list[Section]:
 
 def _row(entry: Entry) -> Row:
     lead = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
-    features = tuple(entry.shape[lead:]) if entry.form == "tensor" else ()
+    features = tuple(entry.shape[lead:])
     dims = tuple(str(dim) for dim in entry.variable.dims)
     return Row(entry.name, _dtype_text(entry), features, dims, layout_text(entry.variable))
 
 
 def _dtype_text(entry: Entry) -> str:
     if entry.form != "tensor":
-        return "one object for each row" if entry.form == "rows" else "one object for all"
+        kind = _kind_of_objects(entry.variable)
+        return f"{kind}, one per row" if entry.form == "rows" else kind
     if entry.torch_dtype is not None:
         return entry.torch_dtype
     dtype = entry.variable.dtype
     return f"int64 (ns, {'since 1970' if dtype.kind == 'M' else 'duration'})" if dtype.kind in "mM" else dtype.name
+
+
+def _kind_of_objects(variable: xr.Variable) -> str:
+    """``"str"``, ``"bytes"`` or ``"object"``; of objects in memory the first one decides, and nothing is read."""
+    dtype = variable.dtype
+    if dtype.kind in "UT" or is_text_dtype(dtype):
+        return "str"
+    first = next(variable.values.flat, None) if dtype.kind == "O" and in_memory(variable) else None
+    return "str" if isinstance(first, str) else "bytes" if dtype.kind == "S" else "object"
 
 
 def _phony_dims(ds: xr.Dataset) -> list[str]:
@@ -213,8 +224,6 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
 def layout_text(variable: xr.Variable) -> str:
     """A few words, from what the variable says of itself; nothing is read.
 
-    "mapped" are bytes that lie in a file as they do in memory, and are read without the library of the format.
-
     Examples
     --------
     >>> layout_text(xr.Variable("x", [1, 2]))
@@ -226,12 +235,12 @@ def layout_text(variable: xr.Variable) -> str:
         return "in memory"
     encoding = variable.encoding
     chunks = encoding.get("chunks") or encoding.get("chunksizes")
-    words = f"chunks {_shape_text(chunks)}" if chunks else "one piece"
+    words = f"chunks {_shape_text(chunks)}" if chunks else "one chunk"
     if encoding.get("shards"):
         words = f"shards {_shape_text(encoding['shards'])} of {words}"
     backend = backend_array(variable)
     if isinstance(backend, RawArray):
-        codec = (_compressor(variable, backend) or "compressed") if backend.is_compressed else "mapped"
+        codec = (_compressor(variable, backend) or "compressed") if backend.is_compressed else "uncompressed"
     else:
         codec = _compressor(variable, backend)
     return f"{words}, {codec}" if codec else words

@@ -72,6 +72,7 @@ def cut(lines: Sequence[str], total: int, what: str = "") -> Iterable[str]:
 _FRAME = "line-height: 1.6; max-width: 60em;"
 _HEADER = "border-bottom: 1px solid rgba(128, 128, 128, 0.3); padding: 4px 0; margin-bottom: 4px;"
 _BODY = "overflow-x: auto; margin: 0 0 0.4em 1.2em;"
+_HEADS = ("name", "dtype", "features", "dims", "stored in")
 _CELL = "text-align: left; padding: 0 1em 0 0; border: none; background: none; white-space: nowrap;"
 
 
@@ -79,7 +80,11 @@ def summary_html(summary: Summary) -> str:
     """The HTML of ``ds.td``."""
     batch, *more = head(summary)
     closed = {section.title for section in summary.sections if section.kind == "unbatched"}
-    shown = [_list(title, rows, total, is_open=title not in closed) for title, rows, total in lists(summary)]
+    tables = {section.title for section in summary.sections}
+    shown = [
+        _list(title, rows, total, _HEADS if title in tables else (), is_open=title not in closed)
+        for title, rows, total in lists(summary)
+    ]
     return _frame("xarray_tensordict", batch, [_lines(more), *shown, _lines(tail(summary))])
 
 
@@ -87,7 +92,9 @@ def tree_html(groups: Sequence[GroupLine]) -> str:
     """The HTML of ``dt.td``."""
     cells = [(group.path, f"batch ({group.batch})", group.reason) for group in groups]
     rows = [tuple(printable(cell) for cell in row) for row in cells]
-    return _frame("xarray_tensordict tree", "", [_list("Groups", rows, len(rows), is_open=True)])
+    return _frame(
+        "xarray_tensordict tree", "", [_list("Groups", rows, len(rows), ("path", "batch", "why"), is_open=True)]
+    )
 
 
 def _frame(title: str, text: str, parts: Iterable[str]) -> str:
@@ -103,14 +110,15 @@ def _lines(texts: Iterable[str]) -> str:
     return "".join(f"<div>{escape(text)}</div>" for text in texts)
 
 
-def _list(title: str, rows: Sequence[tuple[str, ...]], total: int, *, is_open: bool) -> str:
+def _list(title: str, rows: Sequence[tuple[str, ...]], total: int, heads: Sequence[str], *, is_open: bool) -> str:
     name, _, hint = title.partition(" (")
     lines = []
     for first, *others in (map(escape, row) for row in rows[:LONGEST]):
         cells = "".join(f"<td style='{_CELL}'>{cell}</td>" for cell in (f"<b>{first}</b>", *others))
         lines.append(f"<tr style='background: none'>{cells}</tr>")
     more = f"<div>... and {total - len(lines)} more</div>" if total > len(lines) else ""
-    table = f"<table style='border: none; margin: 0'><tbody>{''.join(lines)}</tbody></table>{more}"
+    head = "".join(f"<th style='{_CELL}'>{_grey(name)}</th>" for name in heads)
+    table = f"<table style='border: none; margin: 0'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>{more}"
     summary = f"{escape(name)} ({total}) {_grey(hint.removesuffix(')'))}"
     return (
         f"<details{' open' if is_open else ''}><summary>{summary}</summary><div style='{_BODY}'>{table}</div></details>"

@@ -5,7 +5,7 @@ All that can be refused is refused while the plan is made, before the target is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from ..dataset.describe import describe_dataset, key_of
 from ..dataset.entries import check_paths, td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .stored_form import Format, Layout, Place, Stored, store_form, with_standard_dates
-from .values import check_text, is_packing, read_now, streamed
+from .stored_form import Format, Layout, Place, Stored, store_form
+from .values import check_text, is_packing, read_now, streamed, with_standard_dates
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 
@@ -68,6 +68,12 @@ class Source:
     classes: Mapping[Key, EntryClass]
     flat: xr.Dataset
     flat_batches: dict[Key, tuple[str | None, ...]]
+
+    def variables(self) -> Iterator[tuple[Key, str, xr.Variable]]:
+        """The path of each variable, how messages call it, and the variable under the dims of its group."""
+        for key, node in self.nodes.items():
+            for local, variable in node.variables.items():
+                yield (*key, local), node.names[local], variable
 
 
 @dataclass

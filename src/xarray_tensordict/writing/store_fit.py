@@ -213,14 +213,16 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
         raise ValueError(
             f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
         )
-    for node in source.nodes.values():
-        for local, variable in node.variables.items():
-            name = node.names[local]
-            if dims & set(new.variables[name].dims) or same_values(variable, old.variables[name]):
-                continue
+    check_rest(source, old, dims, where)
+
+
+def check_rest(source: Source, old: xr.Dataset, dims: Collection[str], where: str) -> None:
+    """Raise ``ValueError`` unless all variables that have none of some dims are what is there: they are not written."""
+    for _, name, variable in source.variables():
+        if set(dims).isdisjoint(source.flat.variables[name].dims) and not same_values(variable, old.variables[name]):
             raise ValueError(
-                f"{where}: variable {name!r} has no dim {', '.join(map(repr, sorted(dims)))}, so an append leaves it as it is, "
-                f"and its values are not those there; drop it, or overwrite it with mode='a' first"
+                f"{where}: variable {name!r} has no dim {' or '.join(map(repr, sorted(dims)))}, so it stays as it is, and its "
+                f"values are not those there; drop it, or overwrite it with mode='a' first"
             )
 
 
@@ -320,11 +322,7 @@ def grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Sour
     if dim in there.sizes and dim in source.flat.sizes:
         return source, there, frozenset([dim])
     own = {name: tuple(local_dim(str(each), _group(name)) for each in v.dims) for name, v in there.variables.items()}
-    mine = {
-        node.names[local]: tuple(map(str, variable.dims))
-        for node in source.nodes.values()
-        for local, variable in node.variables.items()
-    }
+    mine = {name: tuple(map(str, variable.dims)) for _, name, variable in source.variables()}
     if not any(dim in dims for dims in own.values()) or not any(dim in dims for dims in mine.values()):
         return source, there, frozenset([dim])
     flat, old = _under_own_names(source.flat, mine), _under_own_names(there, own)

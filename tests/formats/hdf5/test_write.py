@@ -381,7 +381,6 @@ def test_a_file_of_another_kind_is_never_replaced(path: Path) -> None:
         lambda: era().td.to_h5(path),
         lambda: era().td.to_h5(path, mode="w"),
         lambda: era().td.to_h5(path, mode="a"),
-        lambda: open_persistent(path, mode="w"),
     ):
         with pytest.raises(ValueError, match=r"a,b.*delete"):
             use()
@@ -397,8 +396,6 @@ def test_a_file_that_this_process_has_open_for_writing_is_an_error_that_says_so(
     ptd = PersistentTensorDict.from_h5(path, mode="r+")
     with pytest.raises(ValueError, match="has the file open for writing"):
         new.td.to_h5(path, mode=mode)
-    with pytest.raises(ValueError, match="has the file open for writing"):
-        open_persistent(path, mode="w")
     ptd["x"] = torch.ones(4)
     ptd.close()
     with h5py.File(path) as file:
@@ -425,55 +422,6 @@ def test_mode_a_keeps_attributes_scales_and_storage_of_what_is_there(path: Path)
         assert file["notes"].attrs["author"] == "Åse"
         assert set(file) == {"time", "x", "y", "next", "notes"}
     assert reopened(path)["next/x"].shape == (4, 3)
-
-
-@pytest.mark.parametrize("name", ["new.h5", "new.zarr", "new.nc"])
-def test_modes_of_open_persistent(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    for mode in ("r", "r+"):
-        with pytest.raises(FileNotFoundError):
-            open_persistent(path, mode=mode)
-    ptd = open_persistent(path, mode="w-", batch_size=[4])
-    ptd["obs"] = torch.ones(4, 2)
-    ptd["next", "obs"] = torch.zeros(4, 2)
-    ptd.close()
-    expected = TensorDict({"obs": torch.ones(4, 2), "next": {"obs": torch.zeros(4, 2)}}, [4])
-    for mode in ("w-", "x"):
-        with pytest.raises(FileExistsError, match=r"mode='r\+'.*mode='w'"):
-            open_persistent(path, mode=mode, batch_size=[4])
-    for mode in ("r", "r+", "a"):
-        ptd = open_persistent(path, mode=mode)
-        assert_same_tensordict(ptd.to_tensordict(), expected)
-        ptd.close()
-    ptd = open_persistent(path, mode="a")
-    ptd["more"] = torch.full((4,), 2.0)
-    ptd.close()
-    assert reopened(path)["more"].values.tolist() == [2.0] * 4
-    ptd = open_persistent(path, mode="w", batch_size=[2])
-    ptd["other"] = torch.ones(2)
-    ptd.close()
-    assert list(reopened(path).data_vars) == ["other"]
-    ptd = open_persistent(tmp_path / f"a-{name}", mode="a", batch_size=[3])
-    ptd["x"] = torch.zeros(3)
-    ptd.close()
-    assert reopened(tmp_path / f"a-{name}").td.batch_size == (3,)
-
-
-def test_modes_that_make_no_sense_say_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="mode: expected one of 'r', 'r\\+'"):
-        open_persistent(tmp_path / "x.h5", mode="rw")
-    with pytest.raises(ValueError, match="the ending of its name"):
-        open_persistent(tmp_path / "x.txt", mode="w")
-    with pytest.raises(ValueError, match="'group' says nothing"):
-        open_persistent(tmp_path / "x.h5", mode="w", group="a")
-    with pytest.raises(ValueError, match=r"ds\.td\.to_zarr"):
-        open_persistent("memory://x.zarr", mode="w")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "notes.txt").write_text("keep me")
-    (tmp_path / "folder").rename(tmp_path / "mine.zarr")
-    with pytest.raises(ValueError, match="no zarr store"):
-        open_persistent(tmp_path / "mine.zarr", mode="w")
-    assert (tmp_path / "mine.zarr" / "notes.txt").read_text() == "keep me"
 
 
 @LAYOUTS

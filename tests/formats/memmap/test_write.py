@@ -49,7 +49,7 @@ def test_the_arguments_of_to_tensordict(path):
     assert_same_tensordict(weather().td.to_tensordict(["time"], **options), tensordict.load(path))
     with pytest.raises(ValueError, match="unbatched='raise': 'mask'"):
         weather().td.to_memmap(path, unbatched="raise")
-    with pytest.raises(ValueError, match="unbatched: expected one of 'keep', 'drop', 'expand', 'raise', found 'all'"):
+    with pytest.raises(ValueError, match="unbatched: expected 'drop', 'keep', 'expand' or 'raise', got 'all'"):
         weather().td.to_memmap(path, unbatched="all")
     with pytest.raises(ValueError, match="mode: expected one of 'w', 'w-'"):
         weather().td.to_memmap(path, mode="a")

@@ -92,21 +92,6 @@ def test_a_chunk_that_is_not_there_has_the_fill_value_of_a_dtype_that_numpy_lack
     assert torch.equal(found.view(torch.int16), torch.full((2,), expected, dtype=torch.bfloat16).view(torch.int16))
 
 
-@FORMATS
-def test_a_codec_that_is_not_installed_is_named(tmp_path: Path, zarr_format: int) -> None:
-    path = tmp_path / "a.zarr"
-    zarr.create_array(path, shape=(4,), dtype="f8", zarr_format=zarr_format)
-    document = path / (".zarray" if zarr_format == 2 else "zarr.json")
-    metadata = json.loads(document.read_text())
-    if zarr_format == 2:
-        metadata["compressor"] = {"id": "pcodec", "level": 8}
-    else:
-        metadata["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "pcodec"}]
-    document.write_text(json.dumps(metadata))
-    with pytest.raises(ValueError, match=r"a\.zarr: the array cannot be read .*pcodec"):
-        xr.open_dataset(path, engine="tensordict")
-
-
 # -- relative paths ----------------------------------------------------------------------------------------------------
 
 OPENED = {

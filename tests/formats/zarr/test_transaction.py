@@ -24,6 +24,7 @@ from tensordict import TensorDict
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
 
 import xarray_tensordict
+from written import content, documents
 from xarray_tensordict.core.metadata import COMMIT_ATTR
 from xarray_tensordict.formats.zarr import transaction
 
@@ -325,11 +326,11 @@ def test_a_lock_is_not_handed_to_another_process_and_an_object_is(tmp_path: Path
 def test_a_delayed_append_is_refused_where_no_process_could_hold_the_store(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     pairs(0, 4).td.to_zarr(path, chunks={"time": 3})
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    before = content(path)
     todo = pairs(4, 4).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False)
     with pytest.raises(ValueError, match="Nothing was changed: compute with scheduler='threads'"):
         todo.compute(scheduler="processes", num_workers=2)
-    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    assert content(path) == before
     pairs(4, 4).chunk(time=1).td.to_zarr(path, append_dim="time", compute=False).compute(scheduler="threads")
     assert xr.open_dataset(path, engine="tensordict").sizes["time"] == 8
 
@@ -439,10 +440,10 @@ def test_the_next_to_open_a_folder_rolls_a_killed_commit_back(
 ) -> None:
     path = tmp_path / "a.zarr"
     rows(0, 2).td.to_zarr(path, zarr_format=zarr_format, consolidated=consolidated)
-    before = {file: file.read_bytes() for file in path.rglob(".z*" if zarr_format == 2 else "zarr.json")}
+    before = documents(path)
     killed_in_commit(path, monkeypatch, zarr_format)
     assert of_the_engine(path) == 2
-    assert {file: file.read_bytes() for file in path.rglob(".z*" if zarr_format == 2 else "zarr.json")} == before
+    assert documents(path) == before
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert of_bare_tensordict(path) == 2

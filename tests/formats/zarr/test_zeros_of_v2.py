@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +76,6 @@ def test_are_named_when_a_store_is_opened_either_way(tmp_path: Path, as_kerchunk
             np.testing.assert_array_equal(plain["images"], MASKED)
 
 
-@pytest.mark.parametrize("keywords", [{"use_zarr_fill_value_as_mask": False}, {"mask_and_scale": False}], ids=str)
-def test_stay_zeros_with_the_option_that_is_named(tmp_path: Path, keywords: dict[str, Any]) -> None:
-    path = write(tmp_path / "images.zarr")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ds = opened_by_both(path, **keywords)
-    assert ds["images"].dtype == np.uint8
-    np.testing.assert_array_equal(ds["images"], IMAGES)
-
-
-def test_that_the_caller_takes_for_missing_are_no_news(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ds = opened_by_both(write(tmp_path / "images.zarr"), use_zarr_fill_value_as_mask=True)
-    np.testing.assert_array_equal(ds["images"], MASKED)
-
-
 @pytest.mark.parametrize("dtype", ["i2", "u4", "f4", "f8", "?"])
 def test_of_every_kind_of_number_are_named(tmp_path: Path, dtype: str) -> None:
     with pytest.warns(MissingValuesWarning, match=r"\['images'\]"):
@@ -101,38 +86,42 @@ def test_in_a_group_are_named_by_their_path(tmp_path: Path) -> None:
     root = zarr.open_group(tmp_path / "nested.zarr", mode="w", zarr_format=2)
     array = root.create_array("a/b/n", data=np.arange(3), fill_value=0)
     array.attrs["_ARRAY_DIMENSIONS"] = ["time"]
-    with pytest.warns(MissingValuesWarning, match=r"zeros of \['a/b/n'\]"):
-        xr.open_dataset(tmp_path / "nested.zarr", engine="tensordict").close()
-    with pytest.warns(MissingValuesWarning, match=r"zeros of \['a/b/n'\]"):
-        xr.open_datatree(tmp_path / "nested.zarr", engine="tensordict").close()
+    for open_one in (xr.open_dataset, xr.open_datatree):
+        with pytest.warns(MissingValuesWarning, match=r"zeros of \['a/b/n'\]"):
+            open_one(tmp_path / "nested.zarr", engine="tensordict").close()
 
 
-@pytest.mark.parametrize(
-    "keywords",
-    [{"fill": None}, {"fill": 7}, {"attrs": {"scale_factor": 0.5}}],
-    ids=["no fill value", "another fill value", "packed values"],
-)
-def test_are_not_spoken_of_where_they_are_no_default(tmp_path: Path, keywords: dict[str, Any]) -> None:
-    path = write(tmp_path / "images.zarr", **keywords)
+def of_the_writer(name: str) -> Callable[[Path], Any]:
+    def written(path: Path) -> Any:
+        ds = xr.Dataset({"images": (("time", "y", "x"), IMAGES), "flag": ("time", [False, True])})
+        return (ds.td if name == "td" else ds).to_zarr(path, zarr_format=2)
+
+    return written
+
+
+NO_NEWS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], Any]] = {
+    "the option that is named": (write, {"use_zarr_fill_value_as_mask": False}, IMAGES),
+    "nothing is decoded": (write, {"mask_and_scale": False}, IMAGES),
+    "the caller takes them for missing": (write, {"use_zarr_fill_value_as_mask": True}, MASKED),
+    "no fill value": (partial(write, fill=None), {}, IMAGES),
+    "another fill value": (partial(write, fill=7), {}, IMAGES * 1.0),
+    "packed values": (partial(write, attrs={"scale_factor": 0.5}), {}, MASKED / 2),
+    "raw arrays": (
+        lambda path: zarr.open_group(path, mode="w", zarr_format=2).create_array("images", data=IMAGES),
+        {},
+        IMAGES,
+    ),
+    "what the writer here writes": (of_the_writer("td"), {}, IMAGES),
+    "what plain xarray writes": (of_the_writer("plain"), {}, IMAGES),
+}
+
+
+@pytest.mark.parametrize("case", NO_NEWS)
+def test_are_not_spoken_of_where_nothing_is_read_as_missing_by_default(tmp_path: Path, case: str) -> None:
+    make, keywords, expected = NO_NEWS[case]
+    make(tmp_path / "images.zarr")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opened_by_both(path).close()
-
-
-def test_of_raw_arrays_are_zeros(tmp_path: Path) -> None:
-    root = zarr.open_group(tmp_path / "raw.zarr", mode="w", zarr_format=2)
-    root.create_array("images", data=IMAGES, fill_value=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ds = opened_by_both(tmp_path / "raw.zarr")
-    assert ds["images"].dtype == np.uint8
-
-
-@pytest.mark.parametrize("write_with", ["td.to_zarr", "to_zarr"])
-def test_of_what_the_writers_write_are_zeros(tmp_path: Path, write_with: str) -> None:
-    ds = xr.Dataset({"n": (("time", "x"), np.array([[0, 1], [2, 0]])), "flag": ("time", [False, True])})
-    write = ds.td.to_zarr if write_with == "td.to_zarr" else ds.to_zarr
-    write(tmp_path / "own.zarr", zarr_format=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert opened_by_both(tmp_path / "own.zarr")["n"].values.tolist() == [[0, 1], [2, 0]]
+        ds = opened_by_both(tmp_path / "images.zarr", **keywords)
+    np.testing.assert_array_equal(ds["images"], expected)
+    assert (ds["images"].dtype == np.uint8) == (expected is IMAGES)

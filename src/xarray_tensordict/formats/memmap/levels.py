@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from xarray.core import indexing
 
 from ...core.metadata import stacked_array
 from ...core.model import StoredArray
 from ...core.values import same_object
 from ..array_wrappers import OuterArray, WidenedArray, _Wrapped, read_outer
-from ..raw.arrays import RawArray, uncoded
 
 _MOST_ROWS = 2**24
 
@@ -107,7 +107,7 @@ def stacked_levels(levels: list[Level], dim: int, name: str | None = None) -> Le
 
 
 def show_rows(level: Level, capacity: int, rows: int, first: int) -> None:
-    """Show so many of `capacity` rows, beginning with the row `first`, and behind the last one those from the beginning."""
+    """Show the first `rows` of `capacity` rows; or all, from the row `first` on, with those before it behind the last one."""
     if level.batch is None and level.stack_dim == 0:  # its members are the rows
         members = list(level.children.values())
         if len(members) == capacity:
@@ -117,16 +117,16 @@ def show_rows(level: Level, capacity: int, rows: int, first: int) -> None:
     if level.batch and level.batch[0] == capacity:
         level.batch = (rows, *level.batch[1:])
     for name, array in level.arrays.items():
-        stored, torch_dtype = uncoded(array.data)
         if array.shape[:1] != (capacity,):
             continue
-        if isinstance(stored, np.ndarray):
-            values = np.roll(stored, -first, axis=0)[:rows].tolist()
+        if array.non_tensor:
+            values = np.roll(array.data, -first, axis=0)[:rows].tolist()
             level.add_value(name, stacked_array(values, stack_shape(values, level.batch or ())))
-        elif first or not isinstance(stored, RawArray):
-            array.data = TurnedArray(array.data, first, rows)
+        elif first:
+            array.data = TurnedArray(array.data, first)
         else:
-            level.add_tensor(name, replace(stored, shape=(rows, *stored.shape[1:])), torch_dtype)
+            key = indexing.BasicIndexer((slice(rows), *(slice(None),) * (len(array.shape) - 1)))
+            array.data = indexing.LazilyIndexedArray(array.data)[key]
     for child in level.children.values():
         show_rows(child, capacity, rows, first)
 
@@ -192,16 +192,16 @@ class StackedArray(OuterArray):
 
 
 class TurnedArray(_Wrapped):
-    """So many rows of a lazy array, from another than the first; those from its beginning come behind its last."""
+    """A lazy array whose first row is another one; those before it come behind its last."""
 
-    def __init__(self, array: Any, first: int, rows: int) -> None:
+    def __init__(self, array: Any, first: int) -> None:
         super().__init__(array)
         self._first = first
-        self.shape = (rows, *array.shape[1:])
+        self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
 
     def _read(self, key: tuple[Any, ...]) -> Any:
-        rows = (np.arange(self.shape[0])[key[0]] + self._first) % self.wrapped.shape[0]
+        rows = (np.arange(self.shape[0])[key[0]] + self._first) % self.shape[0]
         if rows.ndim == 0:
             return self._read_wrapped((int(rows), *key[1:]))
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
 from ...core.unbatched_entry import encode_array
 from ...core.values import CODE_DTYPES, same_object, to_json
-from ...dataset.entries import Entry, Plan, plan_entries, td_names
+from ...dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
 from ...dataset.records import classes_of, infer_dataset
 from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables
@@ -35,9 +35,6 @@ from ...writing.values import as_declared, streamed
 from .files import file_stem
 from .folders import BYTES, CLASS_NAME, LOST_NAMES, META
 from .levels import stack_shape
-
-Mode = Literal["w", "w-"]
-Unbatched = Literal["keep", "drop", "expand", "raise"]
 
 _ARCHIVE = ".tdz"
 _OWN_FILES = {META, "other.pickle", "pickle.pkl", "json_types.json"}
@@ -51,14 +48,13 @@ def to_memmap(
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "keep",
     exclude: Iterable[str] = (),
-    mode: Mode = "w",
+    mode: str = "w",
     compute: bool = True,
     progress: bool = False,
     inference: Inference | None = None,
 ) -> Any:
     """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
-    check_choice("mode", mode, get_args(Mode))
-    check_choice("unbatched", unbatched, get_args(Unbatched))
+    check_choice("mode", mode, ("w", "w-"))
     plan = plan_entries(
         ds, inference or infer_dataset(ds, given=batch_dims), coords=coords, unbatched=unbatched, exclude=exclude
     )
@@ -194,16 +190,13 @@ def _is_kept_apart(entry: Entry) -> bool:
     """Whether tensordict has no place for an array of numbers or text: what has no batch dim, rows of lists of text."""
     if entry.form == "tensor":
         return entry.entry_class == "unbatched"
-    if not (entry.variable.ndim if entry.form == "value" else _has_unreadable_rows(entry)):
+    # tensordict takes lists in rows for a deeper stack, which has no names
+    depth = entry.variable.ndim + len(entry.missing_axes)
+    is_deeper = depth > len(entry.batch.sizes) and any(td_names(entry.batch))
+    if not (entry.variable.ndim if entry.form == "value" else is_deeper):
         return False
     values = np.asarray(entry.variable.values)
     return values.dtype.kind in "SUT" or all(isinstance(item, str) for item in values.flat)
-
-
-def _has_unreadable_rows(entry: Entry) -> bool:
-    """Whether tensordict could not load the rows: it takes lists for a deeper stack, which has no names."""
-    depth = entry.variable.ndim + len(entry.missing_axes)
-    return entry.form == "rows" and depth > len(entry.batch.sizes) and any(td_names(entry.batch))
 
 
 def _kept_apart(ds: xr.Dataset, entries: list[Entry]) -> dict[str, Any]:
@@ -269,7 +262,7 @@ def _non_tensor(entry: Entry, leaf: Any) -> Any:
         return leaf
     if 0 in sizes:  # tensordict cannot memory-map a stack without rows ("items cannot be empty")
         return NonTensorData([], batch_size=sizes)
-    if _has_unreadable_rows(entry) or (len(stack_shape(value, ())) > len(sizes) and any(td_names(entry.batch))):
+    if len(stack_shape(value, ())) > len(sizes) and any(td_names(entry.batch)):
         raise TypeError(
             f"variable {entry.name!r} has dims {list(entry.variable.dims)}, so each row is a list of objects, and tensordict "
             f"cannot load such rows from a memory-mapped tensordict whose batch has names ({list(entry.batch.dims)}); leave "

@@ -157,6 +157,11 @@ class Change:
             if not hasattr(values, "dask") and 0 not in values.shape:
                 array[region] = np.asarray(values)
 
+    def compute(self, *, progress: bool) -> None:
+        """Write what dask holds."""
+        if self.held:
+            compute_all([writes(self.held)], progress=progress)
+
     async def _remove(self, path: str) -> None:
         """Chunks that a writer has left who was killed: they would pass for those of the new array."""
         await self.staged.inner.delete_dir(path)
@@ -208,8 +213,7 @@ def carry_out(change: Change, *, progress: bool) -> None:
     with zarr_writes():
         try:
             change.begin()
-            if change.held:
-                compute_all([writes(change.held)], progress=progress)
+            change.compute(progress=progress)
             change.finish()
         except BaseException:
             await_requests()

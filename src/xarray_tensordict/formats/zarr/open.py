@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,9 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
 from ..._compat.zarr import (
-    METADATA_KEYS,
     Document,
     ForkSafeZipStore,
     LocalFiles,
@@ -47,6 +47,7 @@ from .transaction import as_committed
 
 _IMPLICIT_DEPTH = 2
 """How many folders without documents are looked through for one that has some."""
+_OF_EACH_COMMIT = ("zarr.json", ".zattrs", ".zmetadata")
 _ROOT_FILES = ("/zarr.json", "/.zgroup")
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
     if options.consolidated is None and not is_remote(source):
         options = replace(options, consolidated=False)
     try:
-        return _opened(source, description, options, owns)
+        return _open(source, description, options, owns)
     except _NoStoreError as error:
         raise FileNotFoundError(f"{error}; {_way_out(source)}") from None
     except Exception as error:
@@ -116,18 +117,33 @@ def open_node(source: Any, description: str, options: StoreOptions) -> Opened:
         raise
 
 
-def _opened(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
+def _open(source: Any, description: str, options: StoreOptions, owns: bool) -> Opened:
     try:
         place = _as_local_files(store_path(source, options.storage_options))
     except (zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(
             f"{description}: the zip archive cannot be read ({error}); it is cut short or damaged"
         ) from error
+    store = place.store
     try:
-        return _open(_Root(place, description, options), owns)
+        while True:
+            state = state_of(place.store)
+            document, listed = _Root(place, description, options).read()
+            tree = Tree(description, listed)
+            kind = "array" if document.file == ".zarray" or document.content.get("node_type") == "array" else "group"
+            try:
+                node = tree.nodes.node(place, document)
+            except Exception as error:
+                raise ValueError(
+                    f"{description}: the {kind} cannot be read ({type(error).__name__}: {error})"
+                ) from error
+            if not isinstance(node, zarr.Group) or listed is not None or COMMIT_ATTR not in node.attrs:
+                return Opened(node, owns, None if listed is not None else state, tree)
+            committed = as_committed(place.store, place.path, node.attrs.asdict(), description)
+            place = StorePath(committed, place.path)
     except BaseException:
         if owns:
-            place.store.close()
+            store.close()
         raise
 
 
@@ -250,21 +266,10 @@ def _why_no_name(name: str) -> str | None:
     return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
 
 
-def _open(root: _Root, owns: bool) -> Opened:
-    place, description = root.place, root.description
-    state = state_of(place.store)
-    while True:
-        document, listed = root.read()
-        tree = Tree(description, listed)
-        kind = "array" if document.file == ".zarray" or document.content.get("node_type") == "array" else "group"
-        try:
-            node = tree.nodes.node(root.place, document)
-        except Exception as error:
-            raise ValueError(f"{description}: the {kind} cannot be read ({type(error).__name__}: {error})") from error
-        if not isinstance(node, zarr.Group) or listed is not None or COMMIT_ATTR not in node.attrs:
-            return Opened(node, owns, None if listed is not None else state, tree)
-        committed = as_committed(place.store, place.path, node.attrs.asdict(), description)
-        root, state = replace(root, place=StorePath(committed, place.path)), state_of(place.store)
+def is_far(store: Any) -> bool:
+    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
+    return is_remote(store) or (isinstance(store, WrapperStore) and not own)
 
 
 def state_of(store: Any) -> Any:
@@ -274,18 +279,17 @@ def state_of(store: Any) -> Any:
     """
     base = base_store(store)
     if isinstance(base, LocalStore):
-        return tuple(map(_identity, (base.root / "zarr.json", base.root / ".zattrs", base.root / ".zmetadata")))
+        return [_written_at(base.root / name) for name in _OF_EACH_COMMIT]
     if isinstance(base, MemoryStore):
-        return tuple(each_at_once(partial(get_bytes, base), ("zarr.json", ".zattrs", ".zmetadata")))
+        return each_at_once(partial(get_bytes, base), _OF_EACH_COMMIT)
     return None
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _written_at(path: Path) -> tuple[int, int, int] | None:
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return None
 
 
 def unpickles(array: zarr.Array[Any]) -> bool:
@@ -301,8 +305,7 @@ def holds_nodes(store: ZarrStoreBase, path: str) -> bool:
             children = [child async for child in store.list_dir(path)]
         except NotADirectoryError:  # fsspec lists a file as a folder that holds itself
             return False
-        for child in children:
-            inner = f"{path}/{child.rstrip('/')}"
+        for inner in (f"{path}/{child.rstrip('/')}" for child in children):
             for document in ("zarr.json", ".zgroup", ".zarray"):
                 if await store.exists(f"{inner}/{document}"):
                     return True
@@ -348,7 +351,7 @@ class Tree:
         if not groups:
             return []
         known = self._known(groups[0].store)
-        names = _names_in(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
+        names = list_members(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
         check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
         places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
         each = iter(self._opened(places))
@@ -363,16 +366,17 @@ class Tree:
     def _opened(self, places: Sequence[tuple[zarr.Group, str]]) -> list[Any]:
         """What is at each place: a group, an array, an exception, or None."""
         reasons = [_why_no_name(name) for _, name in places]
-        found: list[Any] = [why and NotEnteredError(f"{why}, which no name has") for why in reasons]
-        wanted = [number for number, each in enumerate(found) if each is None]
-        paths = [StorePath(places[n][0].store, join(places[n][0].path, places[n][1])) for n in wanted]
+        named = [place for place, why in zip(places, reasons, strict=True) if why is None]
+        paths = [StorePath(group.store, join(group.path, name)) for group, name in named]
         if self._listed is not None:
             documents: list[Read] = [self._listed.get(path.path) for path in paths]
         else:
             documents = read_documents(paths, places[0][0].metadata.zarr_format) if paths else []
-        for number, path, document in zip(wanted, paths, documents, strict=True):
-            found[number] = self._node(places[number][0], path, document)
-        return found
+        each = zip(paths, documents, strict=True)
+        return [
+            self._node(group, *next(each)) if why is None else NotEnteredError(f"{why}, which no name has")
+            for (group, _), why in zip(places, reasons, strict=True)
+        ]
 
     def _node(self, group: zarr.Group, place: StorePath, document: Read) -> Any:
         if isinstance(document, BaseException):
@@ -449,21 +453,3 @@ class Tree:
 def _folder_identity(group: zarr.Group) -> tuple[int, int]:
     status = os.stat(folder_of(group))
     return status.st_dev, status.st_ino
-
-
-def _names_in(groups: Sequence[zarr.Group]) -> list[list[str]]:
-    if not is_local(groups[0]):
-        return list_members(groups)
-    return [sorted(_entries(folder_of(group)).difference(METADATA_KEYS)) for group in groups]
-
-
-def _entries(folder: str) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
-
-
-def walk_members(group: zarr.Group) -> Iterator[tuple[str, zarr.Group | zarr.Array[Any]]]:
-    """All groups and arrays below a group that can be opened, by path; ``members()`` raises for one that cannot."""
-    return Tree(str(group.store_path)).walk(group)

@@ -10,15 +10,32 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import zarr
 from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
+from zarr.abc.store import ByteRequest, Store
+from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import get_bytes, is_remote, join, on_store, read_documents, read_together, run, with_dims
+from ..._compat.zarr import (
+    check_blosc,
+    codec_names,
+    get_bytes,
+    is_remote,
+    join,
+    on_store,
+    read_documents,
+    read_together,
+    run,
+    with_dims,
+)
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -43,13 +60,16 @@ from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
-from .open import Opened, Tree, open_node, state_of, unpickles
-from .remote import MERGED, AtOnce, is_far
+from .open import Opened, Tree, is_far, open_node, state_of, unpickles
+from .remote import MERGED, AtOnce
 from .transaction import tell_incomplete
 
-_DEFAULT_SERIALIZERS = frozenset({"BytesCodec", "VLenUTF8Codec", "VLenBytesCodec"})
-_DEFAULT_COMPRESSORS = [{"name": "zstd", "configuration": {"level": 0, "checksum": False}}]
-_NATIVE_ENDIAN = (None, "little")
+_DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
+    "serializer": (BytesCodec(endian="little"), BytesCodec(endian=None), VLenUTF8Codec(), VLenBytesCodec()),
+    "filters": ((), None),
+    "compressors": ((ZstdCodec(),),),
+}
+"""What every writer chooses by itself."""
 
 
 class _NczarrArray(Struct):
@@ -57,21 +77,21 @@ class _NczarrArray(Struct):
     dimension_references: list[str] | None = None
 
 
+@dataclass(eq=False)
 class ZarrGroupStore:
     """A zarr group, opened for reading; see :class:`~...core.model.Store`."""
 
-    def __init__(self, root: zarr.Group, description: str, options: StoreOptions, tree: Tree, *, owns: bool) -> None:
-        self.zarr_group = root
-        self.tree = tree
-        self.description = description
-        self.options = options
-        self._owns = owns
-        self.fields: dict[Key, StoredGroup] = {}
-        self._nodes: dict[Key, zarr.Group] = {}
-        self._listed: dict[Key, list[tuple[str, Any]]] = {}
-        self._state: Any = None
-        self._enclosing: tuple[zarr.Group, str] | None = None
-        self.single: tuple[str, zarr.Array[Any] | CodedArray] | None = None
+    zarr_group: zarr.Group
+    description: str
+    options: StoreOptions
+    tree: Tree
+    owns: bool = False
+    state: Any = None
+    within: tuple[zarr.Group, str] | None = None
+    single: tuple[str, zarr.Array[Any] | CodedArray] | None = None
+    fields: dict[Key, StoredGroup] = field(default_factory=dict)
+    _nodes: dict[Key, zarr.Group] = field(default_factory=dict)
+    _listed: dict[Key, list[tuple[str, Any]]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, source: Any, description: str, options: StoreOptions) -> ZarrGroupStore:
@@ -93,11 +113,9 @@ class ZarrGroupStore:
             if opened.owns:
                 opened.node.store.close()
             raise
-        found = cls(node, description, options, opened.tree, owns=opened.owns)
-        found._state = opened.state
         parent, _, name = (options.group or "").strip("/").rpartition("/")
-        found._enclosing = (opened.node, parent) if name else None
-        return found
+        within = (opened.node, parent) if name else None
+        return cls(node, description, options, opened.tree, opened.owns, opened.state, within)
 
     @classmethod
     def _of_array(
@@ -106,11 +124,9 @@ class ZarrGroupStore:
         """A store whose root is one array: it is shown as the only member of a group, named after the file."""
         array = member.array if isinstance(member, CodedArray) else member
         stand_in = zarr.create_group(zarr.storage.MemoryStore(), zarr_format=array.metadata.zarr_format)
-        found = cls(stand_in, description, options, opened.tree, owns=opened.owns)
         file_name = "" if description.startswith("<") else os.path.basename(description.rstrip("/"))
         name = (array.basename or file_name).removesuffix(".zip").removesuffix(".zarr")
-        found.single = (name or "data", member)
-        return found
+        return cls(stand_in, description, options, opened.tree, opened.owns, single=(name or "data", member))
 
     @cached_property
     def nczarr(self) -> bool:
@@ -121,15 +137,14 @@ class ZarrGroupStore:
 
     def enclosing(self) -> ZarrGroupStore | None:
         """The group that holds the opened one, from the metadata that were read with it where those are consolidated."""
-        if self._enclosing is None:
+        if self.within is None:
             return None
-        node = self.tree.child(*self._enclosing)
-        found = ZarrGroupStore(node, self.description, self.options, self.tree, owns=False)
-        found._state = self._state
-        return found
+        return ZarrGroupStore(
+            self.tree.child(*self.within), self.description, self.options, self.tree, state=self.state
+        )
 
     def close(self) -> None:
-        if self._owns:
+        if self.owns:
             node = self.zarr_group if self.single is None else self.single[1]
             (node.array if isinstance(node, CodedArray) else node).store.close()
 
@@ -143,7 +158,7 @@ class ZarrGroupStore:
         if not isinstance(node, zarr.Group):
             raise KeyError(f"{self.description}: {group_name(key)!r} is an array, not a group")
         found = _GroupReader(self, node, key).read()
-        if self._state is not None and state_of(self.zarr_group.store) != self._state:
+        if self.state is not None and state_of(self.zarr_group.store) != self.state:
             raise ChangedError(f"{self.description}: the store was changed while it was opened; open it again")
         return found
 
@@ -169,14 +184,10 @@ class ZarrGroupStore:
             return found
         parts = node.path.split("/")
         for length in range(len(parts)):
-            try:
+            with suppress(FileNotFoundError, KeyError):
                 above = zarr.open_group(node.store, path="/".join(parts[:length]), mode="r", use_consolidated=False)
-            except (FileNotFoundError, KeyError):
-                continue
-            found = tell_incomplete(above, "/".join(parts[length:]))
-            if found is not None:
-                return found
-        return None
+                found = found or tell_incomplete(above, "/".join(parts[length:]))
+        return found
 
 
 class _GroupReader:
@@ -257,9 +268,7 @@ class _GroupReader:
         """Each member that can be opened; those that cannot are left out by name."""
         for name, member in self._owner.members(self._key, self._node):
             if isinstance(member, BaseException):
-                found = f"its metadata cannot be read ({type(member).__name__}: {member})"
-                reason = str(member) if isinstance(member, NotEnteredError) else found
-                self._left_out.append(LeftOut((*self._key, name), reason))
+                self._leave_out(name, member, "its metadata")
             else:
                 yield name, member
 
@@ -267,8 +276,12 @@ class _GroupReader:
         try:
             self._add_checked(name, *(member if isinstance(member, CodedArray) else (member, None)))
         except Exception as error:
-            reason = f"it cannot be read ({type(error).__name__}: {error})"
-            self._left_out.append(LeftOut((*self._key, name), reason))
+            self._leave_out(name, error, "it")
+
+    def _leave_out(self, name: str, error: BaseException, what: str) -> None:
+        reason = f"{what} cannot be read ({type(error).__name__}: {error})"
+        reason = str(error) if isinstance(error, NotEnteredError) else reason
+        self._left_out.append(LeftOut((*self._key, name), reason))
 
     def _add_checked(self, name: str, array: zarr.Array[Any], torch_dtype: str | None) -> None:
         attrs = dict(array.attrs)
@@ -276,16 +289,14 @@ class _GroupReader:
         # asked, since that takes a request for each array
         is_listed = self._owner.tree.is_consolidated and not is_remote(self._node.store)
         if is_listed and read_documents([array.store_path], array.metadata.zarr_format)[0] is None:
-            reason = "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
-            self._left_out.append(LeftOut((*self._key, name), reason))
-            return
+            raise NotEnteredError(
+                "the consolidated metadata lists it and it is not in the store; consolidate the metadata again"
+            )
         if unpickles(array):
-            reason = (
+            raise NotEnteredError(
                 "a codec of zarr's would unpickle it, and loading a pickle can run any code; this package never does so. "
                 "If you trust the store, read it with zarr and numcodecs, and write it with another codec"
             )
-            self._left_out.append(LeftOut((*self._key, name), reason))
-            return
         if NON_TENSOR_ATTR in attrs:
             self._add_non_tensor(name, attrs)
             return
@@ -308,9 +319,7 @@ class _GroupReader:
         if stored.dtype.names:
             self._add_fields(name, stored)
         elif stored.dtype.kind == "V":
-            self._left_out.append(
-                LeftOut((*self._key, name), f"its dtype {stored.dtype} holds raw bytes without a meaning")
-            )
+            raise NotEnteredError(f"its dtype {stored.dtype} holds raw bytes without a meaning")
         else:
             self._arrays[name] = stored
 
@@ -327,8 +336,7 @@ class _GroupReader:
                 payload, attrs, self._where(name), allow_pickle=self._owner.options.allow_pickle
             )
         except PermissionError as error:
-            self._left_out.append(LeftOut((*self._key, name), str(error)))
-            return
+            raise NotEnteredError(str(error)) from error
         own = read_array_record(attrs.get(ARRAY_ATTR), (*self._key, name), self._left_out)
         if "shape" in own:
             value, ndim = (
@@ -398,7 +406,8 @@ class _GroupReader:
         mask = (is_v2 and mask) if asked is None else asked
         far = is_far(array.store)
         array = on_store(array, AtOnce(array.store)) if far else array
-        variable = zarr_variable(self._xarray_store, name, with_dims(array, stand_ins), mask=mask)
+        shown = on_store(array, _WholeChunks(array.store)) if codec_names(array)[-1:] == ["blosc"] else array
+        variable = zarr_variable(self._xarray_store, name, with_dims(shown, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
         if variable.dtype.kind in "mM":
@@ -425,13 +434,13 @@ class _GroupReader:
         """Show a structured array as a group of its fields."""
         key = (*self._key, name)
         group = StoredGroup(key)
-        for field in stored.dtype.names or ():
-            data = FieldArray(stored.data, field)
+        for part in stored.dtype.names or ():
+            data = FieldArray(stored.data, part)
             dims = stored.dims + (None,) * (len(data.shape) - len(stored.dims))
             role = "coord" if data.dtype.kind in "OSUT" else None
             pieces = None if stored.pieces is None else (*stored.pieces, *data.shape[len(stored.pieces) :])
-            group.arrays[field] = StoredArray(
-                field, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
+            group.arrays[part] = StoredArray(
+                part, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
             )
         self._owner.fields[key] = group  # which stands for a structured array
         self._groups.append(name)
@@ -451,27 +460,23 @@ def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...]
     return tuple(array.shards or array.chunks)
 
 
+class _WholeChunks(WrapperStore[Store]):
+    """The store of an array of blosc, of which a chunk that was cut short is an error."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await self._store.get(key, prototype, byte_range)
+        if found is not None:
+            check_blosc(found[:16].to_bytes(), len(found))
+        return found
+
+
 def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool) -> dict[str, Any]:
     """Drop what would make a later plain ``to_zarr`` raise or warn: after a selection, or in the other zarr format."""
     # one chunk for the whole array, as tensordict writes it: after isel or chunk it no longer fits
     if encoding.get("chunks") == shape and encoding.get("shards") is None:
         encoding.pop("chunks", None)
-    if is_v2:
-        # codecs of v2 are refused by a v3 writer, which is the default
-        for name in ("compressors", "filters"):
+    for name, defaults in _DEFAULT_CODECS.items():
+        # codecs of v2 are refused by a v3 writer, which is the default; those of v3 that are no default by a v2 writer
+        if encoding.get(name) in defaults or (is_v2 and name != "serializer"):
             encoding.pop(name, None)
-    else:
-        # those every writer chooses by itself; a v2 writer refuses them
-        for name in ("serializer", "filters", "compressors"):
-            if _is_default_codec(name, encoding.get(name)):
-                encoding.pop(name, None)
     return encoding
-
-
-def _is_default_codec(name: str, codec: Any) -> bool:
-    if name == "filters":
-        return codec in ((), None)
-    if name == "compressors":
-        return [found.to_dict() for found in codec or ()] == _DEFAULT_COMPRESSORS
-    endian = getattr(codec, "endian", None)
-    return type(codec).__name__ in _DEFAULT_SERIALIZERS and getattr(endian, "value", endian) in _NATIVE_ENDIAN

@@ -7,6 +7,7 @@ group holds them as they were: a commit that was killed is rolled back by the ne
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -213,19 +214,17 @@ def _read(store: Store, keys: Iterable[str]) -> Documents:
 
 def _write(store: Store, documents: Mapping[str, bytes | None]) -> None:
     """Set or delete documents: what is deepest first, one level after the other, so that a group comes after its arrays."""
-    levels: dict[int, list[str]] = {}
-    for key in documents:
-        levels.setdefault(-key.count("/"), []).append(key)
 
     async def put(key: str) -> None:
         content = documents[key]
         await (store.delete(key) if content is None else set_bytes(store, key, content))
 
-    for _, keys in sorted(levels.items()):
-        if any(key.count("/") for key in keys):
-            each_at_once(put, keys)
+    ordered = sorted(documents, key=lambda key: (-key.count("/"), key))
+    for depth, keys in itertools.groupby(ordered, lambda key: key.count("/")):
+        if depth:
+            each_at_once(put, list(keys))
         else:
-            for key in sorted(keys):  # v2: .zattrs before .zgroup before .zmetadata, by which readers find the store
+            for key in keys:  # v2: .zattrs before .zgroup before .zmetadata, by which readers find the store
                 run(put(key))
 
 

@@ -36,14 +36,14 @@ from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
 from ...quiet import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
-from ...writing.store_fit import adopt_names, check_append, check_sizes, fit, grown, grown_dims, same_values
+from ...writing.store_fit import adopt_names, check_append, check_rest, check_sizes, fit, grown, grown_dims, same_values
 from ...writing.values import contiguous, streamed
 from ..base import Annotations, StoreOptions, check_records
 from ..fingerprint import ChangedError
 from ..places import reads_from
 from .change import Change, Region, zarr_writes
-from .new_arrays import ZarrOptions, new_groups
-from .open import walk_members
+from .new_arrays import ZarrOptions, new_groups, stage_texts
+from .open import Tree
 from .read import ZarrGroupStore
 from .transaction import mark_of, taken, tell_incomplete
 from .write import ZarrTarget, resolve_target
@@ -92,8 +92,6 @@ class There:
     def stage_texts(self, added: Mapping[str, Any] | None = None) -> None:
         """Stage the texts, and new parts of the entry ``_unbatched``."""
         if self.texts or added:
-            from .json_texts import stage_texts
-
             stage_texts(self.texts, added or {}, self)
 
 
@@ -206,17 +204,15 @@ def append(source: Source, there: There, append_dim: str) -> None:
         raise ValueError(f"{told}. Nothing is appended to {there.where} before that")
     source, there.ds, dims = grown_dims(source, there.ds, append_dim)
     check_append(source, there.ds, dims, there.where)
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            name = node.names[local]
-            axis = next((axis for axis, dim in enumerate(source.flat.variables[name].dims) if dim in dims), None)
-            if axis is None:
-                continue
-            shape = list(there.ds.variables[name].shape)
-            where = [slice(0, size) for size in shape]
-            start, shape[axis] = shape[axis], shape[axis] + variable.shape[axis]
-            where[axis] = slice(start, shape[axis])
-            _write_part(there, (*key, local), name, variable, tuple(where), tuple(shape))
+    for key, name, variable in source.variables():
+        axis = next((axis for axis, dim in enumerate(source.flat.variables[name].dims) if dim in dims), None)
+        if axis is None:
+            continue
+        shape = list(there.ds.variables[name].shape)
+        where = [slice(0, size) for size in shape]
+        start, shape[axis] = shape[axis], shape[axis] + variable.shape[axis]
+        where[axis] = slice(start, shape[axis])
+        _write_part(there, key, name, variable, tuple(where), tuple(shape))
     there.batches = grown(infer_dataset(there.ds).groups, {dim: int(source.flat.sizes[dim]) for dim in dims})
     there.stage_texts()
     _record_batches(there)
@@ -244,14 +240,15 @@ def write_region(source: Source, there: There, region: Any) -> bool:
         raise ValueError(f"{there.where}: {unknown[:5]} are not there, and a region cannot add variables; drop them")
     found = _resolve_region(source.flat, there.ds, region, there.where)
     sizes = {dim: part.stop - part.start for dim, part in found.items()}
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            name = node.names[local]
-            flat, old = source.flat.variables[name], there.ds.variables[name]
-            if _is_placed(name, variable, flat, old, found, there.where):
-                check_sizes(name, flat, old, sizes, there.where)
-                where = tuple(found.get(str(d), slice(0, size)) for d, size in zip(old.dims, old.shape, strict=True))
-                _write_part(there, (*key, local), name, variable, where)
+    check_rest(source, there.ds, found, there.where)
+    for key, name, variable in source.variables():
+        flat, old = source.flat.variables[name], there.ds.variables[name]
+        if flat.dims == (name,) and name in found:
+            _check_region_labels(name, variable, old, found[name], there.where)
+        elif not set(found).isdisjoint(flat.dims):
+            check_sizes(name, flat, old, sizes, there.where)
+            where = tuple(found.get(str(d), slice(0, size)) for d, size in zip(old.dims, old.shape, strict=True))
+            _write_part(there, key, name, variable, where)
     cut = {array.path: _cuts_chunks(array, part) for _, array, part in there.change.blocks}
     for _, array, _ in there.change.held:
         if cut[array.path]:
@@ -263,27 +260,13 @@ def write_region(source: Source, there: There, region: Any) -> bool:
     return not there.texts and not any(cut.values())
 
 
-def _is_placed(
-    name: str, new: xr.Variable, flat: xr.Variable, old: xr.Variable, region: Mapping[str, slice], where: str
-) -> bool:
-    """Whether a variable is written to; the others have to be what is there: an index, and what has no dim of the region."""
-    if flat.dims == (name,) and name in region:
-        part = region[name]
-        if not same_values(new, old[part]):
-            raise ValueError(
-                f"{where}: the values of {name!r} are not those that the store has in the region {part.start}:{part.stop}, so "
-                f"the rows would stand under other labels. Let region='auto' find their place, or drop {name!r} to write them "
-                f"there all the same"
-            )
-        return False
-    if set(region) & set(map(str, flat.dims)):
-        return True
-    if not same_values(new, old):
+def _check_region_labels(name: str, new: xr.Variable, old: xr.Variable, part: slice, where: str) -> None:
+    if not same_values(new, old[part]):
         raise ValueError(
-            f"{where}: variable {name!r} has none of the dims of the region, {sorted(region)}, so nothing of it is written, "
-            f"and its values are not those there; drop it, or overwrite it with mode='a'"
+            f"{where}: the values of {name!r} are not those that the store has in the region {part.start}:{part.stop}, so "
+            f"the rows would stand under other labels. Let region='auto' find their place, or drop {name!r} to write them "
+            f"there all the same"
         )
-    return False
 
 
 def _cuts_chunks(array: zarr.Array[Any], region: Region) -> str | None:
@@ -334,16 +317,13 @@ def _by_coordinate(new: xr.Dataset, old: xr.Dataset, dim: str, where: str) -> sl
             )
         return slice(0, int(new.sizes[dim]))
     positions = pd.Index(old.variables[dim].values).get_indexer(pd.Index(new.variables[dim].values))
-    if (positions == -1).any():
-        missing = new.variables[dim].values[positions == -1]
+    start = int(positions[0]) if len(positions) else 0
+    if positions.tolist() != list(range(start, start + len(positions))) or start < 0:
         raise ValueError(
-            f"{where}: region='auto': {missing[:3]} are not among the values of the coordinate {dim!r} there"
+            f"{where}: region='auto': the values of {dim!r} are not one contiguous part of the coordinate there; not among its "
+            f"values are {new.variables[dim].values[positions == -1][:3]}"
         )
-    if (np.diff(positions) != 1).any():
-        raise ValueError(
-            f"{where}: region='auto': the values of {dim!r} are not one contiguous part of the coordinate there"
-        )
-    return slice(int(positions[0]), int(positions[-1]) + 1)
+    return slice(start, start + len(positions))
 
 
 # -- add and overwrite -------------------------------------------------------------------------------------------------
@@ -362,14 +342,12 @@ def add(source: Source, there: There, options: ZarrOptions) -> None:
     if new and options.mode == "r+":
         raise ValueError(f"{there.where}: {new[:5]} are not there, and mode='r+' adds no variables; pass mode='a'")
     _check_labels(source, old, there.where)
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            name, path = node.names[local], (*key, local)
-            if name in old.variables:
-                check_sizes(name, source.flat.variables[name], old.variables[name], {}, there.where)
-                _write_part(there, path, name, variable, tuple(slice(0, size) for size in variable.shape))
-                if there.member(path) is not None:
-                    change.overwritten.add("/".join(path))
+    for path, name, variable in source.variables():
+        if name in old.variables:
+            check_sizes(name, source.flat.variables[name], old.variables[name], {}, there.where)
+            _write_part(there, path, name, variable, tuple(slice(0, size) for size in variable.shape))
+            if there.member(path) is not None:
+                change.overwritten.add("/".join(path))
     stream_source(source)
     # the store decides: variables that are added to one of tensordict's must not make it unreadable for tensordict
     recorded = BATCH_ATTR in there.groups[""].attrs
@@ -397,16 +375,14 @@ def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
     ValueError
         Nothing has been written.
     """
-    for node in source.nodes.values():
-        for local, variable in node.variables.items():
-            name = node.names[local]
-            kept = [str(k) for k, v in old.variables.items() if name in v.dims and k not in source.flat.variables]
-            is_index = name in old.variables and old.variables[name].dims == (name,)
-            if kept and is_index and not same_values(variable, old[name].variable):
-                raise ValueError(
-                    f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
-                    f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
-                )
+    for _, name, variable in source.variables():
+        kept = [str(k) for k, v in old.variables.items() if name in v.dims and k not in source.flat.variables]
+        is_index = name in old.variables and old.variables[name].dims == (name,)
+        if kept and is_index and not same_values(variable, old.variables[name]):
+            raise ValueError(
+                f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
+                f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
+            )
 
 
 def _complete(there: There, names: set[str]) -> None:
@@ -437,7 +413,7 @@ def annotate_zarr(source: Any, description: str, annotations: Annotations) -> No
         _check_fill_values(root, annotations, description)
         check_records(root, annotations)
         named = {"/".join(key): dims for key, dims in annotations.dims.items()}
-        for path, node in walk_members(root):
+        for path, node in Tree(description).walk(root):
             is_text = isinstance(node, zarr.Array) and NON_TENSOR_ATTR in node.attrs and path != UNBATCHED_NAME
             is_named = getattr(node.metadata, "dimension_names", None) or node.attrs.get("_ARRAY_DIMENSIONS")
             if is_text and not is_named:  # without a dimension name for its bytes open_zarr raises

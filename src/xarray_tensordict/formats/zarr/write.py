@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 import zarr
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
+from zarr.storage import LocalStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     Document,
     LocalFiles,
     each_at_once,
     get_bytes,
-    holds_something,
     is_transactional,
     join,
+    list_keys,
     read_documents,
     run,
     set_bytes,
@@ -31,13 +31,12 @@ from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
 from ...writing.replacing import replaced
-from ...writing.running import compute_all
 from ..places import Place, place_of, refuse_reading_from
 from ..registry import describe_source
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
-from .transaction import LOCK, is_document, pending, taken
+from .transaction import LOCK, as_json, is_document, pending, taken
 
 Groups = Mapping[Key, NewGroup]
 
@@ -124,21 +123,20 @@ def _write_region(source: Source, target: ZarrTarget, options: ZarrOptions) -> A
         with taken(target.store, target.name, root):
             pass  # which puts back what a killed writer has left
     change, is_apart = planned()
-    if not is_apart:
-        with taken(target.store, target.name, root):
-            change, _ = planned()
-            if options.compute:
-                carry_out(change, progress=options.progress)
-        if not options.compute:
-            return delayed(change)
     last = partial(settle, target, change.consolidate)
     if is_apart:
         with zarr_writes():
             change.write_in_memory()
             if not options.compute:
                 return writes(change.held, last)
-            if change.held:
-                compute_all([writes(change.held)], progress=options.progress)
+            change.compute(progress=options.progress)
+    else:
+        with taken(target.store, target.name, root):
+            change, _ = planned()
+            if options.compute:
+                carry_out(change, progress=options.progress)
+        if not options.compute:
+            return delayed(change)
     last()
     return None
 
@@ -196,7 +194,6 @@ def _staged(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Change:
 
 def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> None:
     """A new folder, written beside and renamed; in a store that is there it is that of the group alone."""
-    assert target.path is not None
     place = root = Path(os.path.realpath(target.path))
     lock: Callable[[], Any] = nullcontext
     inner = target
@@ -218,7 +215,6 @@ def _group_placed(target: ZarrTarget, options: ZarrOptions) -> Iterator[None]:
             _refuse_existing(target)
         change = Change(target, options.zarr_format or 3, options.consolidated is not False)
         change.require_parents()
-        assert target.path is not None
         Path(os.path.realpath(target.path)).joinpath(*target.prefix[:-1]).mkdir(parents=True, exist_ok=True)
         yield
         change.finish()
@@ -255,26 +251,22 @@ def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
     if is_transactional(target.store):
         run(target.store.delete_dir(path))
         return
-    empty = replace(target, store=MemoryStore())
-    change = Change(empty, version)
-    zarr.create_group(change.staged, path=path, zarr_format=version, attributes={INCOMPLETE_ATTR: {"kind": "create"}})  # type: ignore[arg-type]
-    kept = {key: content for key, content in change.staged.documents.items() if content is not None}
-    kept = {key: content for key, content in kept.items() if key.startswith(f"{path}/") or not path}
-
-    async def others() -> list[str]:
-        keys = [key async for key in target.store.list_prefix(f"{path}/" if path else "")]
-        return [key for key in keys if key not in kept and key.rpartition("/")[2] != LOCK]
-
-    for key, content in sorted(kept.items()):
+    mark = {INCOMPLETE_ATTR: {"kind": "create"}}
+    if version == 3:
+        documents: dict[str, Any] = {"zarr.json": {"zarr_format": 3, "node_type": "group", "attributes": mark}}
+    else:
+        documents = {".zattrs": mark, ".zgroup": {"zarr_format": 2}}
+    kept = {join(path, name): as_json(content) for name, content in documents.items()}
+    for key, content in kept.items():
         run(set_bytes(target.store, key, content))
-    each_at_once(target.store.delete, run(others()))
+    keys = list_keys(target.store, f"{path}/" if path else "")
+    each_at_once(target.store.delete, [key for key in keys if key not in kept and key.rpartition("/")[2] != LOCK])
 
 
 def _create_zip(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> None:
     """Write to a folder, then pack it: an entry of a zip file cannot be replaced, and zarr would write some twice."""
-    assert target.path is not None
     opened = target.store if isinstance(target.store, ZipStore) else None
-    if opened is not None and holds_something(opened):
+    if opened is not None and list_keys(opened):
         raise ValueError(
             f"{target.description}: the zip store holds something already, and an entry of a zip file cannot be replaced; "
             f"open a new one with mode='w'"
@@ -293,11 +285,7 @@ def _create_zip(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Non
 
 def _copy(source: Store, archive: ZipStore) -> None:
     """Each entry once, those of the root last, so that a part of an archive opens as no store."""
-
-    async def keys() -> list[str]:
-        return [key async for key in source.list()]
-
-    for key in sorted(run(keys()), key=lambda key: (-key.count("/"), is_document(key), key != ".zattrs", key)):
+    for key in sorted(list_keys(source), key=lambda key: (-key.count("/"), is_document(key), key != ".zattrs", key)):
         content = run(get_bytes(source, key))
         assert content is not None
         run(set_bytes(archive, key, content))
@@ -320,7 +308,7 @@ class ZarrTarget:
     description
         How messages call it.
     path
-        Of a folder or a zip file, absolute.
+        Of a folder or a zip file, absolute; of no meaning for any other store.
     store
         The store of zarr.
     prefix
@@ -329,7 +317,7 @@ class ZarrTarget:
 
     kind: Literal["folder", "zip", "store"]
     description: str
-    path: Path | None
+    path: Path
     store: Store
     prefix: Key
 
@@ -345,19 +333,17 @@ class ZarrTarget:
 
     def exists(self) -> bool:
         """Whether there is anything at the target group."""
+        if self.kind == "store":
+            return node_at(self.store, "/".join(self.prefix)) is not None
         if self.kind == "zip":
-            assert self.path is not None
             return self.path.exists()
-        if self.kind == "folder":
-            assert self.path is not None
-            place = self.path.joinpath(*self.prefix)
-            names = {child.name for child in place.iterdir()} if place.is_dir() else set()
-            return place.is_file() or bool(names - {LOCK})
-        return node_at(self.store, "/".join(self.prefix)) is not None
+        place = self.path.joinpath(*self.prefix)
+        names = {child.name for child in place.iterdir()} if place.is_dir() else set()
+        return place.is_file() or bool(names - {LOCK})
 
     def group_format(self) -> int | None:
         """The zarr format of the group that is there; None where there is none."""
-        if self.path is not None and not self.path.exists():
+        if self.kind != "store" and not self.path.exists():
             return None
         found = node_at(self.store, "/".join(self.prefix))
         return found[1] if found is not None and found[0] == "group" else None
@@ -410,12 +396,12 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
         text = os.fsdecode(os.fspath(store))
         if "://" in text and not text.startswith("file://"):
             opened = zarr.storage.FsspecStore.from_url(text, storage_options=storage_options)
-            return ZarrTarget("store", description, None, opened, prefix)
+            return ZarrTarget("store", description, Path(), opened, prefix)
         return _folder(text.removeprefix("file://"), description, prefix)
     if isinstance(store, dict):
         store = zarr.storage.MemoryStore(store)
     if isinstance(store, Store):
-        return ZarrTarget("store", description, None, store, prefix)
+        return ZarrTarget("store", description, Path(), store, prefix)
     raise TypeError(
         f"store: expected a path, a URL, a zarr store or a zarr group to write to, found {type(store).__name__}"
     )
@@ -435,7 +421,7 @@ def check_replaceable(target: ZarrTarget) -> None:
     ValueError
         For a folder or file of anything else.
     """
-    if target.path is None or not target.path.exists():
+    if target.kind == "store" or not target.path.exists():
         return
     if target.kind == "zip":
         with target.path.open("rb") as file:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..array_wrappers import named_errors
 from ..base import StoreOptions
-from ..zarr.format import ZarrFormat
+from .format import ZarrFormat
 
 _BRANCH = "main"
 

@@ -5,50 +5,33 @@ A reference says for each chunk of a zarr store in which file its bytes are.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...core.metadata import checked, parse
 from ..array_wrappers import named_errors
 from ..base import StoreOptions
-from ..zarr.format import ZarrFormat, is_parquet_reference
+from .format import ZarrFormat, is_parquet_reference
 
 _HEAD = 4096
 _KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
 
 
-_MOST_GENERATED = 1_000_000
+def _check(source: str) -> None:
+    """Raise for references that fsspec passes over, or that lead to no file.
 
-
-def _check(source: str, options: Mapping[str, Any]) -> None:
-    """Raise for references that fsspec does not understand or passes over, that lead to no file, or that do not fit into memory."""
+    fsspec reads the file again: references that it is given would be in every pickle of a Dataset.
+    """
     with open(source, "rb") as file:
         document = parse(file.read(), dict[str, Any], source)
     given = document.get("refs", document) if "version" in document else document
+    if "version" in document and document.get("gen"):
+        raise ValueError("it generates references ('gen'), which are not read: write them out one by one")
     references = checked(given, dict[str, str | list[Any] | dict[str, Any]], f"{source}, refs")
     for path in {str(each[0]) for each in references.values() if isinstance(each, list) and each}:
         local = path.removeprefix("file://")
         if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
             raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")
-    _check_generated(document.get("gen"), options)
-
-
-def _check_generated(rules: Any, options: Mapping[str, Any]) -> None:
-    if rules and options.get("simple_templates", True):
-        raise ValueError(
-            "it generates references ('gen'): pass storage_options={'simple_templates': False} to have them"
-        )
-    for rule in rules or ():
-        axes = rule["dimensions"].values()
-        ranges = [
-            axis if isinstance(axis, list) else range(axis.get("start", 0), axis["stop"], axis.get("step", 1))
-            for axis in axes
-        ]
-        count = math.prod(max(0, -((a.start - a.stop) // a.step)) if isinstance(a, range) else len(a) for a in ranges)
-        if count > _MOST_GENERATED:
-            raise ValueError(f"{rule.get('key')!r} generates {count} references, expected at most {_MOST_GENERATED}")
 
 
 class KerchunkFormat(ZarrFormat):
@@ -77,7 +60,7 @@ class KerchunkFormat(ZarrFormat):
 
         with named_errors(str(source)):
             if os.path.isfile(source):
-                _check(source, options.storage_options or {})
+                _check(source)
             files = fsspec.filesystem(
                 "reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True}
             )

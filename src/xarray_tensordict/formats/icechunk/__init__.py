@@ -1,1 +1,0 @@
-"""Icechunk repositories, which are read and written through the store of zarr that a session has."""
