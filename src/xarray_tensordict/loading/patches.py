@@ -83,7 +83,7 @@ def read_patches(reader: RowReader, corners: Sequence[Ints], widths: tuple[int, 
         column.held: _Boxes.over([(corners[axis], widths[axis]) for axis in column.held]) for column in reader.columns
     }
     jobs = [
-        of_variable(column.entry.variable[key], column.entry.name)
+        of_variable(column.entry.variable[key], column.entry.name, far=column.is_far)
         for column in reader.columns
         if column.held
         for key in held[column.held].keys

@@ -18,9 +18,8 @@ import zarr
 from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
-from zarr.abc.store import ByteRequest, Store
+from zarr.abc.store import Store
 from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from ..._compat.xarray import data_of, zarr_variable
@@ -463,8 +462,8 @@ def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...]
 class _WholeChunks(WrapperStore[Store]):
     """The store of an array of blosc, of which a chunk that was cut short is an error."""
 
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await self._store.get(key, prototype, byte_range)
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        found = await super().get(key, prototype, byte_range)
         if found is not None:
             check_blosc(found[:16].to_bytes(), len(found))
         return found
