@@ -88,16 +88,20 @@ def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.
     return variable
 
 
+def _unwrapped(data: Any) -> Any:
+    """What is behind xarray's memory cache and copy-on-write."""
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    return data
+
+
 def past_cache(variable: xr.Variable) -> xr.Variable:
     """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
 
     What the cache has already loaded is taken from there.
     """
-    data: Any = variable._data
-    unwrapped = data
-    while isinstance(unwrapped, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        unwrapped = unwrapped.array
-    if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
+    unwrapped = _unwrapped(variable._data)
+    if unwrapped is variable._data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
         return variable
     return remade(variable, data=unwrapped)
 
@@ -113,9 +117,7 @@ def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
 
     None where there is none, or the selection is pointwise or transposes.
     """
-    data: Any = variable._data
-    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        data = data.array
+    data = _unwrapped(variable._data)
     if isinstance(data, indexing.LazilyIndexedArray) and isinstance(data.array, BackendArray):
         return data.array, data.key.tuple
     return None
@@ -139,10 +141,7 @@ def is_loaded(variable: xr.Variable) -> bool:
 
 def is_index_data(variable: xr.Variable) -> bool:
     """Whether the values are those of a pandas index, which must never change."""
-    data: Any = variable._data
-    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        data = data.array
-    return isinstance(data, indexing.PandasIndexingAdapter)
+    return isinstance(_unwrapped(variable._data), indexing.PandasIndexingAdapter)
 
 
 def reads_fresh_arrays(variable: xr.Variable) -> bool:
