@@ -463,7 +463,7 @@ class _WholeChunks(WrapperStore[Store]):
     """The store of an array of blosc, of which a chunk that was cut short is an error."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        found = await self._store.get(key, prototype, byte_range)
+        found = await super().get(key, prototype, byte_range)
         if found is not None:
             check_blosc(found[:16].to_bytes(), len(found))
         return found
