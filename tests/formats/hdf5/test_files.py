@@ -162,7 +162,7 @@ def test_things_that_are_no_files(path: Path) -> None:
 
 def test_a_missing_group_lists_those_there_are(path: Path) -> None:
     for root in ("nowhere", "x", "deep/inner/y", "deep/x", "rec/a"):
-        with pytest.raises(OSError, match=rf"rows\.h5.*no group '/{root}'.*\['deep'\]"):
+        with pytest.raises(OSError, match=rf"rows\.h5.*no group '/{root}'.*\['/deep'\]"):
             Hdf5Store.open(path, root=root)
     with pytest.raises(ValueError, match="must be a string"):
         Hdf5Store.open(path, root=3)  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ class Hdf5Store:
     def _no_group(self, base: Any, key: Key) -> str:
         _, groups = _list_members(_Node(base, [base]), StoredGroup(()))
         name = group_name((*self._root, *key))
-        return f"{self.description!r} has no group {name!r}; {there_are(name, groups, 'the groups there are')}"
+        return f"{self.description!r} has no group {name!r}; {there_are(name, map('/{}'.format, groups), 'the groups there are')}"
 
     # Describing a group
 
