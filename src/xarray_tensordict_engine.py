@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -78,22 +79,6 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
 
     description = "Open zarr stores and HDF5 files of tensordict, and those of other tools with an inferred batch"
     supports_groups = True
-    # xarray asks for the signature of open_dataset alone: open_datatree shares it
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
-        "filename_or_obj",
-        "drop_variables",
-        *_DECODERS,
-        "group",
-        "nested",
-        "batch_dims",
-        "dims",
-        "allow_pickle",
-        "consolidated",
-        "storage_options",
-        "zarr_format",
-        "use_zarr_fill_value_as_mask",
-        "filled",
-    )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say yes to a local zarr folder that carries the marker of tensordict, to nothing else.
@@ -135,29 +120,12 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         filled: bool = True,
         **unknown: Any,
     ) -> xr.Dataset:
-        """Open a store as one Dataset.
+        """Open a store as one Dataset; the parameters are those of the class, and of ``xr.open_dataset``.
 
-        Parameters
-        ----------
-        group
-            Open this group as the root.
-        nested
-            True: show all nested groups as variables ``"group/name"``; False: none; None: those that follow the batch
-            of the root, or have no batch of their own.
-        batch_dims
-            Names, or a count, of the dims that are the batch; None infers them.
-        dims
-            Names for axes: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``.
-        allow_pickle
-            Load pickled non-tensor entries. Loading a pickle can run any code.
-        consolidated, storage_options, zarr_format, use_zarr_fill_value_as_mask
-            As in ``xr.open_zarr``.
-        filled
-            Trim a checkpoint of a replay buffer to the rows that have been filled.
-        drop_variables, mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
-            As in ``xr.open_dataset``.
-        **unknown
-            There are no others: an unknown name is a TypeError that says which there are.
+        Raises
+        ------
+        TypeError
+            For a parameter that there is not; the message says which there are.
         """
         arguments = {n: v for n, v in locals().items() if n not in {"self", "filename_or_obj", "unknown"}}
         self._check_known(unknown)
@@ -165,6 +133,9 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
 
         ds: xr.Dataset = _open(filename_or_obj, arguments, open_flat, lambda opened: [opened])
         return ds
+
+    # xarray asks for the signature of open_dataset alone: open_datatree shares it
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = tuple(signature(open_dataset).parameters)[1:-1]
 
     def open_datatree(self, filename_or_obj: Any, **kwargs: Any) -> xr.DataTree:
         """Open a store as a DataTree, one node for each group, under the local names of its dims."""
@@ -202,43 +173,32 @@ def _open(
 ) -> Any:
     """Open the store, again where a writer changes it just then; close it with the Datasets or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
-    from xarray_tensordict.formats.fingerprint import ChangedError
-
-    for _ in range(_TRIES):
-        try:
-            return _open_once(source, arguments, opener, datasets)
-        except ChangedError as error:
-            changed = error
-    raise changed
-
-
-def _open_once(
-    source: Any,
-    arguments: dict[str, Any],
-    opener: Callable[[Store, OpenOptions], Any],
-    datasets: Callable[[Any], Iterable[xr.Dataset]],
-) -> Any:
     from xarray_tensordict.dataset.open import OpenOptions
+    from xarray_tensordict.formats.fingerprint import ChangedError
     from xarray_tensordict.formats.registry import open_store
     from xarray_tensordict.quiet import without_collection
 
-    of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}
-    store = open_store(source, **of_store)
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
-        group=arguments.get("group"),
-        nested=arguments.get("nested"),
-        batch_dims=arguments.get("batch_dims"),
-        dims=arguments.get("dims"),
+        **{name: arguments.get(name) for name in ("group", "nested", "batch_dims", "dims")},
         drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
     )
-    try:
-        with without_collection():
-            opened = opener(store, options)
-    except BaseException:
-        store.close()
-        raise
-    for ds in datasets(opened):
-        ds.set_close(store.close)
-    return opened
+    of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}
+    for _ in range(_TRIES):
+        store = None
+        try:
+            store = open_store(source, **of_store)
+            with without_collection():
+                opened = opener(store, options)
+        except BaseException as error:
+            if store is not None:
+                store.close()
+            if not isinstance(error, ChangedError):
+                raise
+            changed = error
+            continue
+        for ds in datasets(opened):
+            ds.set_close(store.close)
+        return opened
+    raise changed

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_rows import Row, coord, key_of, raw, var
+from inference_rows import Row, key_of
 from inference_rules import ROWS
 from inference_stores import STORES, Described
 from xarray_tensordict.core.inference import infer_batch
@@ -83,20 +83,6 @@ def test_the_case_of_the_names_does_not_matter(row: Row):
     assert found.evidence == expected.evidence
 
 
-def test_a_sparse_matrix_is_called_so():
-    (row,) = (row for row in ROWS if row.name == "AnnData")
-    found = infer(row)
-    assert "CSR matrix" in found.groups[("X",)].reason
-    assert found.groups[("X",)].sizes == ()
-
-
-def test_a_sparse_matrix_is_known_by_its_three_arrays():
-    triple = [raw("X/data", 239), raw("X/indices", 239), raw("X/indptr", 31)]
-    found = infer_batch([*triple, raw("obs/n", 30)])
-    assert found.batch_size == (30,)
-    assert set(found.keys("unbatched")) == {info.key for info in triple}
-
-
 def described(stores):
     return [
         *[(row.name, row.arrays, {}, row.group_attrs) for row in stores if isinstance(row, Row)],
@@ -151,11 +137,3 @@ def test_what_the_evidence_says_to_pass_can_be_passed(arrays, recorded, group_at
                 assert len(given.batch_size) == wanted
             else:
                 assert given.batch_dims == ((wanted,) if isinstance(wanted, str) else tuple(wanted)), sentence
-
-
-def test_who_did_not_vote_is_named_with_its_group():
-    arrays = [var("g/x", time=4, f=2), coord("g/c", time=4), var("g/label", kind="string", time=4)]
-    assert infer_batch(arrays).groups[()].notes == (
-        "'g/c' did not vote, because coordinates have no vote",
-        "'g/label' did not vote, because strings have no vote",
-    )

@@ -202,20 +202,11 @@ class TestAsXarrayDoes:
     def paths(self, tmp_path):
         return written(XARRAY_WRITERS["ours-zarr3"], [weather(n, length) for n, length in enumerate(LENGTHS)], tmp_path)
 
-    def test_in_parallel(self, paths):
-        with open_many(paths, parallel=True) as ds, open_many(paths) as expected:
-            xr.testing.assert_identical(ds.load(), expected.load())
-
     def test_with_preprocess(self, paths):
         with open_many(paths, preprocess=lambda ds: ds[["t2m"]].isel(time=slice(0, 1))) as ds:
             assert ds["time"].values.tolist() == [0, 4, 6]
             assert ds.td.batch_size == (3,)
             assert list(ds.td.to_tensordict().keys()) == ["t2m", "time"]
-
-    @pytest.mark.parametrize("join", ["outer", "exact", "override"])
-    def test_with_join(self, paths, join):
-        with open_many(paths, join=join) as ds:
-            assert ds.td.batch_size == (9,)
 
     def test_with_chunks(self, paths):
         with pytest.warns(UserWarning, match="separate the stored chunks"):

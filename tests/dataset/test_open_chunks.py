@@ -12,14 +12,9 @@ import tensordict
 import torch
 import xarray as xr
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 from tensordict import TensorDict
 
-import xarray_tensordict
 from xarray_tensordict.core import blocks
-from xarray_tensordict.core.blocks import PreferredChunks, merged_chunks, preferred_chunks, row_blocks
-from xarray_tensordict.core.model import StoredArray
 
 
 @pytest.fixture
@@ -167,41 +162,3 @@ def test_trees_have_the_same_blocks(tmp_path, small_blocks):
     path = written("zarr", tmp_path, td())
     with xr.open_datatree(path, engine="tensordict", chunks={}) as dt:
         assert dt["obs"].chunks[0] == dt["next/obs"].chunks[0] == dt["next/reward"].chunks[0] == (16,) * 6 + (4,)
-
-
-SHAPES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
-
-
-@given(SHAPES, st.sampled_from([1, 4, 8]), st.integers(1, 4096))
-def test_blocks_cover_rows_and_stay_below_the_target(shape, itemsize, target):
-    found = row_blocks(shape, itemsize, target)
-    assert all(1 <= block <= size for block, size in zip(found, shape, strict=True))
-    assert itemsize * np.prod(found) <= max(target, itemsize)
-    cut = [axis for axis, (block, size) in enumerate(zip(found, shape, strict=True)) if block < size]
-    # C order: single rows in front of the axis that is cut, all behind it
-    assert all(found[axis] == 1 for axis in cut[:-1])
-    assert not cut or found[cut[-1] + 1 :] == tuple(shape[cut[-1] + 1 :])
-
-
-@given(st.data(), SHAPES, st.integers(1, 4096))
-def test_merged_chunks_are_whole_chunks(data, shape, target):
-    chunks = [data.draw(st.integers(1, size)) for size in shape]
-    found = merged_chunks(chunks, shape, 4, target)
-    assert all(block % chunk == 0 or block == size for block, chunk, size in zip(found, chunks, shape, strict=True))
-    assert np.prod(found) * 4 <= max(target, np.prod(chunks) * 4)
-
-
-def test_blocks_are_whole_chunks_of_the_arrays_beside_them():
-    first = StoredArray("first", np.broadcast_to(np.int8(0), (10_000, 1 << 20)), (None, None))
-    second = StoredArray("second", np.zeros(10_000, "f4"), (None,), pieces=(50,))
-    chunks, beside = preferred_chunks([(("t", "f"), first), (("t",), second)])
-    assert (chunks["t"], beside) == (100, {"t": 50})
-    assert isinstance(chunks, PreferredChunks)
-
-
-def test_both_doors_give_the_same_from_dask(tmp_path, small_blocks):
-    path = written("zarr", tmp_path, td())
-    with opened(path) as ds:
-        lazy = xarray_tensordict.open_persistent(path, chunks={})
-        xarray_tensordict.testing.assert_same_tensordict(lazy.to_tensordict(), ds.td.to_tensordict())
-        xarray_tensordict.testing.assert_same_tensordict(ds.td.to_tensordict(), td())

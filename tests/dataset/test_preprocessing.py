@@ -1,7 +1,6 @@
 """Open, preprocess, write, open again: the operations of `preprocessing`, on several kinds of stores."""
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,57 +160,6 @@ class TestRefused:
 # -- a packing outlives the values that it was made for -----------------------------------------------------------------
 
 
-def packed_store(folder: Path, **packing: Any) -> xr.Dataset:
-    ds = xr.Dataset({"x": ("time", np.arange(8) * 0.5)})
-    encoding = {"x": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -32768, **packing}}
-    ds.td.to_zarr(folder / "packed.zarr", layout="xarray", encoding=encoding, chunks={"time": 3})
-    return xr.open_dataset(folder / "packed.zarr", engine="tensordict", chunks={})
-
-
-STALE = {
-    "too large": lambda ds: xr.map_blocks(lambda block: block * 1e6, ds, template=ds),
-    "between the codes": lambda ds: xr.map_blocks(lambda block: block + 0.1, ds, template=ds),
-    "the code of NaN": lambda ds: xr.map_blocks(lambda block: block - 16384, ds, template=ds),
-}
-
-
-@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
-@pytest.mark.parametrize("change", STALE.values(), ids=STALE)
-class TestAPackingThatDoesNotHoldTheValues:
-    def test_is_dropped_with_a_warning_where_they_are_in_memory(self, tmp_path: Path, writer: str, change: Any) -> None:
-        changed = change(packed_store(tmp_path)).load()
-        with pytest.warns(UserWarning, match="'x': int16 with scale_factor=0.5, .* so it is written as float64"):
-            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
-        with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
-            xr.testing.assert_identical(found.load(), changed)
-
-    def test_stops_the_write_where_dask_computes_them(self, tmp_path: Path, writer: str, change: Any) -> None:
-        changed = change(packed_store(tmp_path))
-        with pytest.raises(ValueError, match=r"'x': int16 with scale_factor=0\.5, .* does not hold .*drop_encoding"):
-            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
-        assert not (tmp_path / "out").exists()
-        bare = changed.assign(x=changed["x"].drop_encoding())
-        getattr(bare.td, writer)(tmp_path / "out", layout="xarray")
-        with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
-            xr.testing.assert_identical(found.load(), changed.load())
-
-    def test_does_not_matter_to_tensordicts_layout(self, tmp_path: Path, writer: str, change: Any) -> None:
-        changed = change(packed_store(tmp_path))
-        getattr(changed.td, writer)(tmp_path / "out")
-        with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
-            xr.testing.assert_identical(found.load(), changed.load())
-
-
-@pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
-def test_a_packing_that_holds_the_values_is_kept(tmp_path: Path, chunks: Any) -> None:
-    ds = packed_store(tmp_path).isel(time=slice(1, 7)).shift(time=1)
-    ds = ds.load() if chunks is None else ds
-    ds.td.to_zarr(tmp_path / "out.zarr", layout="xarray")
-    with xr.open_dataset(tmp_path / "out.zarr", engine="tensordict") as found:
-        assert found["x"].encoding["dtype"] == np.dtype("int16")
-        xr.testing.assert_identical(found.load(), ds.load())
-
-
 @pytest.mark.parametrize("layout", ["tensordict", "xarray"])
 @pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
 def test_integers_that_got_a_nan_are_written_as_floats(tmp_path: Path, writer: str, layout: str) -> None:
@@ -238,62 +186,6 @@ def test_files_that_are_packed_each_in_its_own_way_are_concatenated_without_loss
         year.td.to_zarr(tmp_path / "year.zarr", layout="xarray")
     with xr.open_dataset(tmp_path / "year.zarr", engine="tensordict") as found:
         xr.testing.assert_identical(found.load(), year)
-
-
-# -- so does a value that stands for missing ones ----------------------------------------------------------------------
-
-FILLED = {
-    "floats": ({"_FillValue": -999.0}, "float32 with _FillValue=-999.0"),
-    "missing_value": ({"missing_value": -999.0}, "float32 with missing_value=-999.0"),
-    "two values": ({"_FillValue": -999.0, "missing_value": 7.0}, "float32 with _FillValue=-999.0"),
-    "packed integers": (
-        {"_FillValue": -500, "missing_value": 7, "scale_factor": 2.0, "add_offset": 1.0, "dtype": "i2"},
-        "int16",
-    ),
-    "packed floats": ({"_FillValue": -499.5, "scale_factor": 2.0, "dtype": "f4"}, "float32 with scale_factor=2.0"),
-}
-
-
-def filled_store(folder: Path, writer: str, encoding: Mapping[str, Any]) -> Path:
-    """What xarray wrote: a value is missing."""
-    path = folder / "filled"
-    ds = xr.Dataset({"x": ("time", np.array([1, np.nan, 3], "f4"))}, coords={"time": np.arange(3)})
-    encoding = {word: value for word, value in encoding.items() if value != 7}
-    if writer == "to_zarr":
-        ds.to_zarr(path, encoding={"x": encoding}, consolidated=False)
-    else:
-        ds.to_netcdf(path, engine="h5netcdf", encoding={"x": encoding}, unlimited_dims=["time"])
-    return path
-
-
-@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
-@pytest.mark.parametrize(("encoding", "told"), FILLED.values(), ids=FILLED)
-class TestAValueThatHasBecomeTheFillValue:
-    def changed(self, folder: Path, writer: str, encoding: Any, chunks: Any) -> xr.Dataset:
-        ds = xr.open_dataset(filled_store(folder, writer, encoding), engine="tensordict", chunks=chunks)
-        found = ds.assign(x=ds["x"].fillna(-999.0))
-        found["x"].encoding = dict(encoding)
-        return found.load() if chunks is None else found
-
-    def test_is_kept_with_a_warning_where_it_is_in_memory(self, tmp_path, writer, encoding, told) -> None:
-        changed = self.changed(tmp_path, writer, encoding, None)
-        with pytest.warns(UserWarning, match=f"'x': {told}.* does not hold -999.0, so it is written as float"):
-            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
-        with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
-            np.testing.assert_array_equal(found["x"].values, [1, -999, 3])
-
-    def test_stops_the_write_where_dask_computes_it(self, tmp_path, writer, encoding, told) -> None:
-        changed = self.changed(tmp_path, writer, encoding, {})
-        with pytest.raises(ValueError, match=f"'x': {told}.* does not hold -999.0; .*drop_encoding"):
-            getattr(changed.td, writer)(tmp_path / "out", layout="xarray")
-        assert not (tmp_path / "out").exists()
-
-    def test_missing_values_stay_missing(self, tmp_path, writer, encoding, told) -> None:
-        with xr.open_dataset(filled_store(tmp_path, writer, encoding), engine="tensordict") as ds:
-            ds["x"].encoding = dict(encoding)
-            getattr(ds.td, writer)(tmp_path / "out", layout="xarray")
-            with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
-                np.testing.assert_array_equal(found["x"].values, [1, np.nan, 3])
 
 
 # -- the record of the batch, and the dims it speaks of -----------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Stores that were saved from a tensorclass, and the way back to it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -245,28 +244,9 @@ def test_typed_tensordicts():
         ds.drop_vars("y").td.to_tensordict(cls=Pair)
 
 
-def test_a_class_local_to_a_function_is_as_good_as_any():
-    @tensorclass
-    class Outer:
-        obs: torch.Tensor
-        task: str
-        camera: Camera
-        weight: float
-
-    made = dataset().td.to_tensordict(cls=Outer)
-    assert type(made) is Outer
-    assert type(made.camera) is Camera
-
-
 def test_a_lazy_stack_of_tensorclasses(tmp_path):
     tensordict.lazy_stack([step(), step()]).memmap(tmp_path / "a")
     with xr.open_dataset(tmp_path / "a", engine="tensordict") as ds:
         made = ds.td.to_tensordict(cls=Step)
         assert made.batch_size == (2, 4)
         assert_is_step(made[0])
-
-
-def test_values_without_a_copy_fit_a_class_too(tmp_path: Path):
-    step().memmap(tmp_path / "a")
-    with xr.open_dataset(tmp_path / "a", engine="tensordict") as ds:
-        assert_is_step(ds.td.to_tensordict(cls=Step, copy=False))

@@ -1,10 +1,8 @@
-"""The generated cases that are about writing and about workers: 43, 49, 51 and 53.
+"""The generated cases that are about writing: 43, 49 and 51.
 
 Tests with the mark ``later`` belong to parts that have their own milestone.
 """
 
-import multiprocessing
-import pickle
 import re
 import zipfile
 
@@ -13,12 +11,8 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-import zarr
-from torch.utils.data import DataLoader
 
-import xarray_tensordict
 from corpus import assert_entry, is_zarr, of_case
-from worker_functions import as_it_is
 
 # --- case 43: writing a zip file -----------------------------------------------------------------------------------
 
@@ -54,24 +48,6 @@ def test_a_zip_store_is_not_changed_in_place(store, doors, open_both):
 
 @pytest.mark.later
 @of_case(49)
-@pytest.mark.parametrize(
-    ("rows", "dask_chunk", "asked"),
-    [*[(slice(0, 12), 3, {"t": 4})] * 5, (slice(1, 9), 4, None)],
-    ids=[*"01234", "inherited chunks of a selection"],
-)
-def test_a_parallel_write_is_whole_or_refused(doors, tmp_path, rows, dask_chunk, asked):
-    target = tmp_path / "a.zarr"
-    with dask.config.set(scheduler="threads", num_workers=4):
-        try:
-            doors.ds.isel(t=rows).chunk(t=dask_chunk).td.to_zarr(target, chunks=asked)
-        except ValueError:
-            assert not (target / "x").exists()
-            return
-    np.testing.assert_array_equal(zarr.open_array(f"{target}/x", mode="r")[...], np.arange(24).reshape(12, 2)[rows])
-
-
-@pytest.mark.later
-@of_case(49)
 def test_a_region_that_cuts_chunks_is_refused_or_locked(store, doors, open_both):
     region = (doors.ds.isel(t=slice(2, 6)) + 100).chunk(t=2)
     expected = np.arange(24).reshape(12, 2)
@@ -102,54 +78,3 @@ def test_a_store_is_never_lost_by_writing_it_onto_itself(store, open_both, chang
         else:
             expected = expected + changed
     assert_entry(open_both(store).td, "x", expected)
-
-
-# --- case 53: workers ----------------------------------------------------------------------------------------------
-
-
-@of_case(53)
-def test_a_pickle_holds_no_data(store, open_both):
-    doors = open_both(store)
-    assert doors.ptd[5]["y"].item() == 5
-    pickled = pickle.dumps(doors.ptd)
-    assert len(pickled) < 20_000
-    again = pickle.loads(pickled)
-    assert again[5]["y"].item() == 5
-    again.close()
-
-
-def test_the_size_of_a_pickle_does_not_grow_with_the_data(tmp_path):
-    sizes = []
-    for rows in (10, 100_000):
-        path = tmp_path / f"{rows:06}.zarr"
-        xr.Dataset({"x": ("row", np.arange(float(rows)))}).to_zarr(path, zarr_format=3, consolidated=False)
-        ptd = xarray_tensordict.open_persistent(path)
-        ptd[0]
-        sizes.append(len(pickle.dumps(ptd)))
-        ptd.close()
-    assert sizes[1] < sizes[0] + 100
-
-
-@pytest.mark.later
-@pytest.mark.slow
-@of_case(53)
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_read_every_row_once(store, open_both, method):
-    ptd = open_both(store).ptd
-    assert ptd[0]["y"].item() == 0, "the parent has read already"
-    loader = DataLoader(
-        ptd,
-        batch_size=8,
-        num_workers=2,
-        shuffle=True,
-        collate_fn=as_it_is,
-        multiprocessing_context=multiprocessing.get_context(method),
-        timeout=300,  # far more than it takes: other tests run beside it
-    )
-    batches = list(loader)
-    assert {type(batch).__name__ for batch in batches} == {"TensorDict"}
-    seen = torch.cat([batch["y"] for batch in batches])
-    assert sorted(seen.tolist()) == list(range(32))
-    rows = torch.cat([batch["x"] for batch in batches])
-    assert torch.equal(rows, torch.stack([seen * 2.0, seen * 2.0 + 1], dim=-1))

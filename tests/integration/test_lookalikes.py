@@ -201,7 +201,9 @@ STORES = [
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.make.__name__)
-def test_both_openings_show_the_same_store_with_the_batch_of_its_field(tmp_path: Path, store: Lookalike) -> None:
+def test_every_opening_shows_the_batch_of_its_field_and_it_is_written_and_read_again(
+    tmp_path: Path, store: Lookalike
+) -> None:
     path, keywords = store.make(tmp_path / "store"), dict(store.keywords)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -221,29 +223,14 @@ def test_both_openings_show_the_same_store_with_the_batch_of_its_field(tmp_path:
     for name in store.shown:
         found = td[tuple(name.split("/"))]
         np.testing.assert_array_equal(np.asarray(found), ds[name].transpose(*store.names, ..., missing_dims="ignore"))
-    ds.close()
-    ptd.close()
-
-
-@pytest.mark.parametrize("store", STORES, ids=lambda store: store.make.__name__)
-def test_a_tree_shows_every_group_with_the_same_batch(tmp_path: Path, store: Lookalike) -> None:
-    path, keywords = store.make(tmp_path / "store"), dict(store.keywords)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        dt = xr.open_datatree(path, engine="tensordict")
-    node = dt[keywords["group"]] if keywords else dt
-    assert node.td.batch_size == store.sizes
-    dt.close()
-
-
-@pytest.mark.parametrize("store", STORES, ids=lambda store: store.make.__name__)
-@pytest.mark.parametrize("suffix", ["zarr", "h5"])
-def test_what_was_opened_is_written_and_read_again(tmp_path: Path, store: Lookalike, suffix: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LeftOutWarning)
-        ds = xr.open_dataset(store.make(tmp_path / "store"), engine="tensordict", **dict(store.keywords))
-    (ds.td.to_zarr if suffix == "zarr" else ds.td.to_h5)(tmp_path / f"copy.{suffix}")
-    with xr.open_dataset(tmp_path / f"copy.{suffix}", engine="tensordict") as copy:
-        assert (copy.td.batch_dims, copy.td.batch_size) == (store.names, store.sizes)
-        assert_same_tensordict(copy.td.to_tensordict(), ds.td.to_tensordict())
+        with xr.open_datatree(path, engine="tensordict") as dt:
+            assert dt[keywords.get("group", "/")].td.batch_size == store.sizes
+    for write, suffix in ((ds.td.to_zarr, "zarr"), (ds.td.to_h5, "h5")):
+        write(tmp_path / f"copy.{suffix}")
+        with xr.open_dataset(tmp_path / f"copy.{suffix}", engine="tensordict") as copy:
+            assert (copy.td.batch_dims, copy.td.batch_size) == (store.names, store.sizes)
+            assert_same_tensordict(copy.td.to_tensordict(), ds.td.to_tensordict())
     ds.close()
+    ptd.close()

@@ -37,27 +37,23 @@ def buffer() -> xr.Dataset:
 
 
 def era() -> xr.Dataset:
-    """Fields on a grid, with coordinates and a mask that have no batch dim."""
+    """Fields on a grid with strings, times and bools, and coordinates, a mask and scalars that have no batch dim."""
     return xr.Dataset(
         {
             "t2m": (("time", "lat", "lon"), np.arange(24, dtype="f4").reshape(4, 2, 3), {"units": "K"}),
             "mask": (("lat", "lon"), np.eye(2, 3, dtype=bool)),
+            "name": ("time", np.array(["a", "", "blåbær", "b"], object)),
+            "when": ("time", np.array(["2000-01-01", "NaT", "2020-02-02", "NaT"], "M8[ns]")),
+            "done": ("time", [True, False, True, False]),
         },
-        coords={"time": pd.date_range("2000", periods=4).as_unit("ns"), "lat": [10.0, -10.0], "lon": [0.0, 1.0, 2.0]},
+        coords={
+            "time": pd.date_range("2000", periods=4).as_unit("ns"),
+            "lat": [10.0, -10.0],
+            "lon": [0.0, 1.0, 2.0],
+            "note": "a note",
+            "height": 2.0,
+        },
         attrs={"title": "fields"},
-    )
-
-
-def mixed() -> xr.Dataset:
-    """Strings, times, bools and scalars."""
-    return xr.Dataset(
-        {
-            "x": ("row", [1.0, 2.0, 3.0]),
-            "name": ("row", np.array(["a", "", "blåbær"], object)),
-            "when": ("row", np.array(["2000-01-01", "NaT", "2020-02-02"], "M8[ns]")),
-            "done": ("row", [True, False, True]),
-        },
-        coords={"note": "a note", "height": 2.0},
     )
 
 
@@ -72,7 +68,7 @@ def grid() -> xr.Dataset:
     ).td.set_batch_dims(["member", "time"])
 
 
-CONTENTS = {"buffer": buffer, "era": era, "mixed": mixed, "grid": grid}
+CONTENTS = {"buffer": buffer, "era": era, "grid": grid}
 FORMATS = ("zarr2", "zarr3", "hdf5")
 
 # -- writers -----------------------------------------------------------------------------------------------------------
@@ -198,7 +194,7 @@ READERS = {"tensordict": read_tensordict, "xarray": read_xarray, "ours": read_ou
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-OTHERS = ("era", "mixed", "grid")
+OTHERS = ("era", "grid")
 """The contents that have more than arrays that lead with the batch."""
 
 EXPECTED: dict[tuple[str, str, str], dict[str, str]] = {}

@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore, WrapperStore
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.formats.zarr import remote
+from xarray_tensordict.formats.zarr.open import is_far
 from xarray_tensordict.loading.kept import chunk_marks
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -184,10 +185,9 @@ def test_a_map_style_dataset_keeps_chunks(far, workers):
 
 
 def test_what_somebody_else_wraps_around_a_store_may_be_far_away():
-    assert remote.is_far(FarStore(MemoryStore()))
-    assert remote.is_far(remote.AtOnce(MemoryStore()))
-    assert not remote.is_far(MemoryStore())
-    assert not remote.is_far(zarr.storage.LoggingStore(MemoryStore()))
+    assert is_far(FarStore(MemoryStore()))
+    assert not is_far(MemoryStore())
+    assert not is_far(zarr.storage.LoggingStore(MemoryStore()))
 
 
 def test_zarr_asks_for_more_while_somebody_reads():
@@ -198,5 +198,3 @@ def test_zarr_asks_for_more_while_somebody_reads():
         zarr.config.set({"async.concurrency": 7})
     assert zarr.config.get("async.concurrency") == 7
     zarr.config.set({"async.concurrency": 10})
-    with remote.many_at_once(far=False):
-        assert zarr.config.get("async.concurrency") == 10

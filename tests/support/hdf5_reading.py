@@ -1,6 +1,5 @@
 """Short ways to what the HDF5 reader makes of a file, for its tests."""
 
-from pathlib import Path
 from typing import Any
 
 from xarray.core import indexing
@@ -8,8 +7,6 @@ from xarray.core.variable import Variable
 
 from xarray_tensordict.core.model import StoredArray, StoredGroup, walk
 from xarray_tensordict.formats.hdf5.read import Hdf5Store
-
-REAL = Path(__file__).parents[3] / "shared" / "real"
 
 
 def tree_of(source: Any, **keywords: Any) -> dict[str, StoredGroup]:

@@ -467,7 +467,6 @@ DATASETS: dict[str, tuple[Callable[[], xr.Dataset], tuple[str, ...]]] = {
 WRITTEN_ALONE: dict[str, dict[str, Make]] = {
     "case_12": {"tensordict-h5": write_tensordict_h5},
     "case_23": {"hdf5": write_unlimited_h5netcdf},
-    "case_29": {"zarr3": lambda folder: write_zarr(folder, packed_with_attribute(), {}, zarr_format=3)},
     "case_38": {"zarr2": write_stale_zarr2},
 }
 

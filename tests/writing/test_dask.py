@@ -23,7 +23,6 @@ import xarray_tensordict
 from written import assert_gives_back, era, reopened
 from xarray_tensordict.formats.raw.arrays import RawArray
 from xarray_tensordict.formats.zarr.new_arrays import CHUNK_BYTES, default_chunks
-from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict.writing import values as streaming
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
@@ -32,36 +31,49 @@ FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 
 # -- the chunks of a new store -----------------------------------------------------------------------------------------
 
+IMAGES = xr.Variable(("time", "y", "x"), np.zeros((1000, 64, 64), "f4"))
+ZEROS = dask.array.zeros
+CHUNKS = {
+    "rows along the batch of about a mebibyte": (IMAGES, ["time"], {}, (CHUNK_BYTES // (4 * 64 * 64), 64, 64)),
+    "few rows": (IMAGES[:3], ["time"], {}, (3, 64, 64)),
+    "a feature that is asked for": (IMAGES, ["time"], {"y": 16}, (256, 16, 64)),
+    "the whole batch that is asked for": (IMAGES, ["time"], {"time": -1}, (1000, 64, 64)),
+    "several batch dims like one": (
+        xr.Variable(("member", "time", "x"), np.zeros((8, 1000, 4096), "f4")),
+        ["member", "time"],
+        {},
+        (1, 64, 4096),
+    ),
+    "a batch dim that stands last": (
+        xr.Variable(("x", "time"), np.zeros((4096, 1000), "f4")),
+        ["time"],
+        {},
+        (4096, 64),
+    ),
+    "rows too large for a codec": (
+        xr.Variable(("time", "x"), ZEROS((2, 1 << 26), chunks=-1, dtype="f4")),
+        ["time"],
+        {},
+        (1, 1 << 24),
+    ),
+    "features as dask cut them": (
+        xr.Variable(("time", "x"), ZEROS((1000, 8192), chunks=(50, 4096), dtype="f4")),
+        ["time"],
+        {},
+        (50, 4096),
+    ),
+    "blocks of dask cut evenly": (
+        xr.Variable(("time", "x"), ZEROS((1000, 4096), chunks=(100, 4096), dtype="f4")),
+        ["time"],
+        {},
+        (50, 4096),
+    ),
+}
 
-def test_chunks_are_rows_along_the_batch_of_about_a_mebibyte():
-    images = xr.Variable(("time", "y", "x"), np.zeros((1000, 64, 64), "f4"))
-    assert default_chunks(images, ["time"]) == (64, 64, 64)
-    assert np.prod(default_chunks(images, ["time"])) * 4 == CHUNK_BYTES
-    assert default_chunks(images[:3], ["time"]) == (3, 64, 64)
-    assert default_chunks(images, ["time"], {"y": 16}) == (256, 16, 64)
-    assert default_chunks(images, ["time"], {"time": -1}) == (1000, 64, 64)
 
-
-def test_several_batch_dims_are_cut_like_one():
-    ensemble = xr.Variable(("member", "time", "x"), np.zeros((8, 1000, 4096), "f4"))
-    assert default_chunks(ensemble, ["member", "time"]) == (1, 64, 4096)
-
-
-def test_a_batch_dim_that_stands_last_is_cut_and_no_other():
-    back = xr.Variable(("x", "time"), np.zeros((4096, 1000), "f4"))
-    assert default_chunks(back, ["time"]) == (4096, 64)
-
-
-def test_rows_too_large_for_a_codec_are_cut():
-    huge = xr.Variable(("time", "x"), dask.array.zeros((2, 1 << 26), chunks=-1, dtype="f4"))
-    assert default_chunks(huge, ["time"]) == (1, 1 << 24)
-
-
-def test_blocks_of_dask_are_cut_evenly_and_features_stay_as_dask_cut_them():
-    blocks = xr.Variable(("time", "x"), dask.array.zeros((1000, 8192), chunks=(50, 4096), dtype="f4"))
-    assert default_chunks(blocks, ["time"]) == (50, 4096)
-    larger = xr.Variable(("time", "x"), dask.array.zeros((1000, 4096), chunks=(100, 4096), dtype="f4"))
-    assert default_chunks(larger, ["time"]) == (50, 4096)
+@pytest.mark.parametrize(("variable", "batch", "asked", "expected"), CHUNKS.values(), ids=CHUNKS)
+def test_chunks_by_default(variable, batch, asked, expected):
+    assert default_chunks(variable, batch, asked) == expected
 
 
 @LAYOUTS
@@ -185,26 +197,6 @@ def test_a_template_says_through_both_doors_that_it_is_not_complete(tmp_path, la
     delayed.compute()
     assert_gives_back(path, ds)
     assert "__xarray_tensordict_incomplete__" not in zarr.open_group(path, mode="r").attrs
-
-
-def test_a_writer_that_fails_half_way_leaves_nothing_that_passes_for_a_store():
-    store = zarr.storage.MemoryStore()
-
-    def fail(block):
-        if block.ravel()[0] == 2:
-            raise OSError("no space left")
-        return block
-
-    x = dask.array.arange(4, chunks=1, dtype="f4").map_blocks(fail, dtype="f4", meta=np.empty(0, "f4"))
-    ds = xr.Dataset({"x": ("t", x), "next/x": ("t", x + 1), "lat": ("lat", [1.0, 2.0])})
-    with pytest.raises(OSError, match="no space"):
-        ds.td.to_zarr(store)
-    with pytest.raises(FileNotFoundError):
-        xr.open_dataset(store, engine="tensordict")
-    right = xr.Dataset({"x": ("t", np.arange(4, dtype="f4")), "next/x": ("t", np.arange(4, dtype="f4") + 1)})
-    right.td.to_zarr(store)
-    assert_gives_back(store, right)
-    assert zarr.open_group(store, mode="r")["next"].attrs["__tensordict__"]["batch_size"] == [4]
 
 
 def test_a_store_that_is_replaced_in_place_says_so_until_it_is_whole():
@@ -358,13 +350,3 @@ def test_a_bar_is_shown_where_it_is_asked_for(tmp_path, monkeypatch, capfd, kind
     getattr(ds.td, kind)(tmp_path / "loud", progress=True)
     out, err = capfd.readouterr()
     assert ("writing" in err) if has_tqdm else ("Completed" in out)
-
-
-def test_both_doors_give_what_dask_wrote(tmp_path):
-    era().chunk(time=2).td.to_zarr(tmp_path / "a.zarr")
-    era().chunk(time=2).td.to_h5(tmp_path / "a.h5")
-    for name in ("a.zarr", "a.h5"):
-        with xr.open_dataset(tmp_path / name, engine="tensordict", chunks={}) as ds:
-            lazy = xarray_tensordict.open_persistent(tmp_path / name)
-            assert_same_tensordict(lazy.to_tensordict(), ds.td.to_tensordict())
-            lazy.close()

@@ -116,6 +116,46 @@ def test_complex_numbers_that_are_the_fill_value_are_kept(tmp_path: Path, kind: 
 
 
 PACKED = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -32768}
+F4 = np.array([1, np.nan, -999], "f4")
+STALE = {
+    "too large": ([0.5, np.nan, 1e6], PACKED, "int16 with scale_factor=0.5"),
+    "between the codes": ([0.5, np.nan, 0.6], PACKED, "int16 with scale_factor=0.5"),
+    "the code of NaN": ([0.5, np.nan, -16384.0], PACKED, "int16 with scale_factor=0.5"),
+    "a fill value": (F4, {"_FillValue": -999.0}, "float32 with _FillValue=-999.0"),
+    "missing_value": (F4, {"missing_value": -999.0}, "float32 with missing_value=-999.0"),
+    "two values": (F4, {"_FillValue": -999.0, "missing_value": 7.0}, "float32 with _FillValue=-999.0"),
+    "packed integers": (
+        F4.astype("f8"),
+        {"_FillValue": -500, "missing_value": 7, "scale_factor": 2.0, "add_offset": 1.0, "dtype": "i2"},
+        "int16",
+    ),
+    "packed floats": (F4, {"_FillValue": -499.5, "scale_factor": 2.0, "dtype": "f4"}, "float32 with scale_factor=2.0"),
+}
+
+
+@KINDS
+@pytest.mark.parametrize(("values", "encoding", "told"), STALE.values(), ids=STALE)
+class TestAPackingThatCameAlongAndDoesNotHoldTheValues:
+    def test_is_dropped_with_a_warning_where_they_are_in_memory(self, tmp_path, kind, values, encoding, told) -> None:
+        ds = one(values, encoding)
+        with pytest.warns(StoredFormWarning, match=f"'v': {told}.* does not hold .*, so it is written as float"):
+            WRITERS[kind](ds, tmp_path / "a")
+        assert_same(read(tmp_path / "a"), ds["v"].values)
+
+    def test_stops_the_write_where_dask_computes_them(self, tmp_path, kind, values, encoding, told) -> None:
+        ds = one(values, encoding).chunk(q=1)
+        with pytest.raises(ValueError, match=f"'v': {told}.* does not hold .*drop_encoding"):
+            WRITERS[kind](ds, tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+        WRITERS[kind](ds.assign(v=ds["v"].drop_encoding()), tmp_path / "a")
+        assert_same(read(tmp_path / "a"), ds["v"].values)
+
+    def test_does_not_matter_to_tensordicts_layout(self, tmp_path, kind, values, encoding, told) -> None:
+        ds = one(values, encoding).chunk(q=1)
+        (ds.td.to_h5 if kind == "h5" else ds.td.to_zarr)(tmp_path / "a")
+        assert_same(read(tmp_path / "a"), ds["v"].values)
+
+
 ASKED = {
     "bool": ([0, 2], {"dtype": "bool"}, "does not hold 2"),
     "no scale": ([1.0, 2.0], {"dtype": "int16", "scale_factor": 0.0, "_FillValue": -1}, "does not hold 1.0"),

@@ -17,6 +17,8 @@ from xarray.backends.common import BackendArray
 from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
 
+from .zarr import is_remote
+
 _NEEDED = (
     "MemoryCachedArray",
     "CopyOnWriteArray",
@@ -86,16 +88,20 @@ def zarr_variable(store: ZarrStore, name: str, array: Any, *, mask: bool) -> xr.
     return variable
 
 
+def _unwrapped(data: Any) -> Any:
+    """What is behind xarray's memory cache and copy-on-write."""
+    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
+        data = data.array
+    return data
+
+
 def past_cache(variable: xr.Variable) -> xr.Variable:
     """The same variable without xarray's memory cache and copy-on-write: a read of it goes to the store.
 
     What the cache has already loaded is taken from there.
     """
-    data: Any = variable._data
-    unwrapped = data
-    while isinstance(unwrapped, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        unwrapped = unwrapped.array
-    if unwrapped is data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
+    unwrapped = _unwrapped(variable._data)
+    if unwrapped is variable._data or isinstance(unwrapped, indexing.NumpyIndexingAdapter):
         return variable
     return remade(variable, data=unwrapped)
 
@@ -111,9 +117,7 @@ def bare_array(variable: xr.Variable) -> tuple[Any, tuple[Any, ...]] | None:
 
     None where there is none, or the selection is pointwise or transposes.
     """
-    data: Any = variable._data
-    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        data = data.array
+    data = _unwrapped(variable._data)
     if isinstance(data, indexing.LazilyIndexedArray) and isinstance(data.array, BackendArray):
         return data.array, data.key.tuple
     return None
@@ -137,10 +141,7 @@ def is_loaded(variable: xr.Variable) -> bool:
 
 def is_index_data(variable: xr.Variable) -> bool:
     """Whether the values are those of a pandas index, which must never change."""
-    data: Any = variable._data
-    while isinstance(data, (indexing.MemoryCachedArray, indexing.CopyOnWriteArray)):
-        data = data.array
-    return isinstance(data, indexing.PandasIndexingAdapter)
+    return isinstance(_unwrapped(variable._data), indexing.PandasIndexingAdapter)
 
 
 def reads_fresh_arrays(variable: xr.Variable) -> bool:
@@ -169,6 +170,18 @@ def zarr_array(backend: BackendArray) -> Any:
     while hasattr(backend, "otherwise"):
         backend = backend.otherwise
     return getattr(backend, "_array", None) if type(backend).__module__ == "xarray.backends.zarr" else None
+
+
+def reads_far(variable: xr.Variable) -> bool:
+    """Whether reading a lazy variable is mostly waiting for a store."""
+    array: Any = backend_array(variable)
+    inner = array
+    while inner is not None:
+        if hasattr(inner, "is_far"):
+            return bool(inner.is_far)
+        array, inner = inner, getattr(inner, "wrapped", getattr(inner, "otherwise", None))
+    stored = None if array is None else zarr_array(array)
+    return stored is not None and is_remote(stored.store)
 
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:

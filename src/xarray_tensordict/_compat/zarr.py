@@ -215,9 +215,23 @@ class _Bounded(WrapperStore[Store]):
         content = b"" if found is None else found.to_bytes()
         for codec in reversed(self._codecs if content else []):
             content = content[:-4] if codec == "crc32c" else content
+            if codec == "blosc":
+                check_blosc(content[:16], len(content))
             if codec in _BOUNDED:
                 _check_decompressed(content, _BOUNDED[codec](), self._most)
         return found
+
+
+def check_blosc(header: bytes, size: int) -> None:
+    """Raise an OSError for a chunk of blosc that was cut short: blosc believes its header, and reads behind the end.
+
+    Bytes 12 to 15 of the header hold the size of the whole (c-blosc, README_CHUNK_FORMAT).
+    """
+    whole = int.from_bytes(header[12:16], "little")
+    if size < max(whole, 16):
+        raise OSError(
+            f"a chunk was cut short: expected {whole} bytes, found {size}. Restore it, or leave the array out"
+        )
 
 
 def codec_names(array: zarr.Array[Any]) -> list[str]:

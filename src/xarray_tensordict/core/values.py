@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -204,13 +204,8 @@ CodedDtype = Literal[
 ]
 """Their names; torch and zarr v3 (zarr-specs, data type extensions) name the floats alike."""
 
-CODE_DTYPES: dict[str, str] = {
+CODE_DTYPES: dict[str, str] = dict.fromkeys(get_args(CodedDtype), "uint8") | {
     "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
     "complex32": "uint32",
 }
 """The integers of the same width, as which their values are stored."""

@@ -66,15 +66,7 @@ def _why_silent(info: ArrayInfo) -> str | None:
 
 # -- what CF attributes refer to ---------------------------------------------------------------------------------------
 
-_REFER = (
-    "bounds",
-    "climatology",
-    "coordinates",
-    "ancillary_variables",
-    "grid_mapping",
-    "cell_measures",
-    "formula_terms",
-)
+_REFER = "bounds climatology coordinates ancillary_variables grid_mapping cell_measures formula_terms".split()
 
 
 def referenced_names(attrs: Mapping[str, Any]) -> set[str]:
@@ -97,12 +89,7 @@ def _references(attrs: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
 # -- sparse matrices ---------------------------------------------------------------------------------------------------
 
 _TRIPLES = {"a CSR or CSC matrix": {"data", "indices", "indptr"}, "a CSC matrix": {"data", "ir", "jc"}}
-_ENCODINGS = {
-    "csr_matrix": "a CSR matrix",
-    "csc_matrix": "a CSC matrix",
-    "csr": "a CSR matrix",
-    "csc": "a CSC matrix",
-}
+_ENCODINGS = {f"{kind}{end}": f"a {kind.upper()} matrix" for kind in ("csr", "csc") for end in ("", "_matrix")}
 
 
 def sparse_kind(names: Iterable[str], attrs: Mapping[str, Any]) -> str | None:

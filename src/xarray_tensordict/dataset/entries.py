@@ -20,6 +20,7 @@ from .._compat.xarray import (
     is_index_data,
     multiindex_dims,
     positional,
+    reads_far,
     reads_fresh_arrays,
     remade,
     transpose_axes,
@@ -99,6 +100,11 @@ class Entry:
     def is_fresh(self) -> bool:
         """Whether every read of the variable gives an array of its own."""
         return reads_fresh_arrays(self.variable)
+
+    @cached_property
+    def is_far(self) -> bool:
+        """Whether reading it is mostly waiting for a store."""
+        return reads_far(self.variable)
 
     def lazy(self) -> Entry:
         """The same entry for many reads: the variable past xarray's cache, its axes called by their position."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from ..core.model import (
     Inference,
     Key,
     LeftOut,
-    RecordedBatch,
     Store,
     StoredArray,
     StoredGroup,
@@ -103,13 +102,15 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
         layout.warnings += mixed_groups(layout.inference, hidden, layout.infos)
         episodes_in = parent_of_episodes(hidden, layout.inference, layout.infos, layout.groups)
         _forget(layout, hidden)
-    flat = _flat_dims(layout)
+    flat: Mapping[Key, Dims] = layout.named
+    if layout.inference is not None and len(layout.groups) > 1:
+        flat = qualify(layout.named, _shapes(layout), layout.inference)
     ds = _assemble(layout, options, flat)
     notes: dict[str, Any] = {}
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
         notes["episodes_in"] = None if episodes_in is None else _path_in_store(episodes_in, options)
-    _tell(store, layout, ds, notes)
+    _tell(layout, ds, notes)
     if any(group.tensorclass for group in layout.groups.values()):
         note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
@@ -130,7 +131,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
         datasets, told = fit_indexes(datasets)
         layout.warnings += told
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
-    _tell(store, layout, datasets[()], {})
+    _tell(layout, datasets[()], {})
     for key, group in layout.groups.items():
         if group.tensorclass:
             note_classes(datasets[key], {(): group.tensorclass})
@@ -150,7 +151,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
     own = [dim for dim in name_batch(batch) if dim in ds.dims]
     has_all = bool(own) and len(own) == len(batch.sizes)
     above = groups[key[:-1]].sizes if key else ()
-    encoding = ds.encoding
     if given and (not key or batch.sizes != above):
         ds = with_record(ds, {(): name_batch(batch)})
     elif has_all and above and batch.sizes != above:
@@ -158,7 +158,6 @@ def _node_with_batch(key: Key, ds: xr.Dataset, layout: Layout, options: OpenOpti
         ds = with_record(ds, {(): own})
     elif has_all:
         ds = set_record_if_needed(ds, {(): own})
-    ds.encoding = encoding
     return ds
 
 
@@ -222,31 +221,23 @@ def _infer(
     unnamed = options.dims or any(None in info.dims for info in infos.values())
     if not (recorded or unnamed or len(groups) > 1 or options.batch_dims is not None or path_key(options.group)):
         return None
+    with suppress(KeyError, ValueError):  # a malformed one is left to ds.td to refuse
+        recorded = {**read_record(groups[()].attrs), **recorded}
     asked: dict[str, Any] = {
         "given": options.batch_dims,
         "each": options.nested is True,
-        "recorded": {**_recorded_in_attrs(groups), **recorded},
+        "recorded": recorded,
         "group_attrs": {key: group.attrs for key, group in groups.items()},
         "where": store.description,
         "opened": path_key(options.group),
     }
     found = infer_batch(infos.values(), **asked)
     enclosing = store.enclosing() if options.group and may_have_more(found, infos.values()) else None
-    return found if enclosing is None else infer_batch(infos.values(), **asked, beside=_arrays_in_groups(enclosing))
-
-
-def _arrays_in_groups(store: Store) -> list[ArrayInfo]:
-    """The arrays right in the groups of a group."""
-    groups = [store.group((name,)) for name in store.group().groups]
-    return [info for group in groups for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})]
-
-
-def _recorded_in_attrs(groups: Mapping[Key, StoredGroup]) -> dict[Key, RecordedBatch]:
-    """The record of batch dims that a Dataset was written with; one that is malformed is left to ``ds.td`` to refuse."""
-    try:
-        return read_record(groups[()].attrs)
-    except (KeyError, ValueError):
-        return {}
+    if enclosing is None:
+        return found
+    beside = [enclosing.group((name,)) for name in enclosing.group().groups]
+    arrays = [info for group in beside for info in describe_group(group, {n: a.dims for n, a in group.arrays.items()})]
+    return infer_batch(infos.values(), **asked, beside=arrays)
 
 
 def _name(
@@ -305,13 +296,6 @@ def _forget(layout: Layout, hidden: Mapping[Key, GroupBatch]) -> None:
     layout.groups = {key: group for key, group in layout.groups.items() if not is_within(key, hidden)}
     layout.named = {key: dims for key, dims in layout.named.items() if not is_within(key[:-1], hidden)}
     layout.left_out = [member for member in layout.left_out if not is_within(member.key[:-1], hidden)]
-
-
-def _flat_dims(layout: Layout) -> dict[Key, Dims]:
-    """What the flat view calls the dims of each array."""
-    if layout.inference is None or len(layout.groups) == 1:
-        return layout.named
-    return qualify(layout.named, _shapes(layout), layout.inference)
 
 
 def _shapes(layout: Layout) -> dict[Key, tuple[int, ...]]:
@@ -381,7 +365,11 @@ def _decode_group(
     }
     for name, variable in decoded.items():
         array = group.arrays.get(name)
-        role = array.role if array is not None and _decodes_role(array, options) else None
+        # with decode_coords=False only the role of text and objects counts, which are no data variables
+        counts = (
+            options.decoders.get("decode_coords") is not False or array is None or array.dtype.kind not in "biufcmM"
+        )
+        role = array.role if array is not None and counts else None
         # an index stays a coordinate where its dim had to be renamed
         is_index = variable.dims == (name,) or (array is not None and array.dims == (name,))
         if is_index or role == "coord":
@@ -389,11 +377,6 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
-
-
-def _decodes_role(array: StoredArray, options: OpenOptions) -> bool:
-    """Whether a role counts: with ``decode_coords=False`` only that of text and objects, which are no data variables."""
-    return options.decoders.get("decode_coords") is not False or array.dtype.kind not in "biufcmM"
 
 
 def _decodes(
@@ -441,7 +424,7 @@ def _dataset(
     return ds
 
 
-def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
+def _tell(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
 
     `notes` has the groups that are not shown.
@@ -450,16 +433,16 @@ def _tell(store: Store, layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -
     if ds.variables and notes:
         left_out.append(hidden_text(notes["hidden_groups"], notes["episodes_in"]))
     if left_out:
-        warn(f"{store.description}: left out {'; '.join(left_out)}", LeftOutWarning)
+        warn(f"{layout.description}: left out {'; '.join(left_out)}", LeftOutWarning)
     if layout.warnings:
-        told = "; ".join(warning.removeprefix(f"{store.description}: ") for warning in layout.warnings)
-        warn(f"{store.description}: {told}", InferredBatchWarning)
+        told = "; ".join(warning.removeprefix(f"{layout.description}: ") for warning in layout.warnings)
+        warn(f"{layout.description}: {told}", InferredBatchWarning)
     if layout.masked:
-        warn(f"{store.description}: {masked_text(layout.masked)}", MissingValuesWarning)
+        warn(f"{layout.description}: {masked_text(layout.masked)}", MissingValuesWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):
-        warn(f"{store.description}: {sentence}", IncompleteStoreWarning)
+        warn(f"{layout.description}: {sentence}", IncompleteStoreWarning)
     if layout.left_out:
-        notes["left_out"] = tuple(str(member) for member in layout.left_out)
+        notes["left_out"] = tuple(layout.left_out)
     if layout.inference is not None:
         root = layout.inference.groups[()]
         notes["batch"] = replace(root, dims=name_batch(root))
@@ -483,7 +466,4 @@ def _with_batch(ds: xr.Dataset, layout: Layout, options: OpenOptions, flat: Mapp
             InferredBatchWarning,
         )
         return ds
-    encoding = ds.encoding
-    recorded = with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)
-    recorded.encoding = encoding
-    return recorded
+    return with_record(ds, shown) if options.batch_dims is not None else set_record_if_needed(ds, shown)

@@ -14,7 +14,7 @@ from .._compat.xarray import dataset_of, remade
 from ..core.blocks import with_renamed_chunks
 from ..core.inference import BatchDims, infer_batch
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import ArrayInfo, Inference, Key, RecordedBatch, group_name
+from ..core.model import ArrayInfo, Inference, Key, group_name, path_key
 from ..core.naming import Dims, free_name, qualify, renamed_batches
 from .describe import describe_dataset
 from .records import classes_of, note_classes, read_record, set_record_if_needed, with_record
@@ -22,7 +22,7 @@ from .records import classes_of, note_classes, read_record, set_record_if_needed
 
 def node_key(node: xr.DataTree, root: xr.DataTree) -> Key:
     """The path of a node below `root`."""
-    return tuple(part for part in node.relative_to(root).split("/") if part not in {"", "."})
+    return path_key("" if node is root else node.relative_to(root))
 
 
 def own_datasets(dt: xr.DataTree) -> dict[Key, xr.Dataset]:
@@ -86,11 +86,12 @@ def _decide(
     """The batch of each node, and the dims of each variable, under the names of the flat view."""
     infos = _infos(datasets)
     attrs = {key: ds.attrs for key, ds in datasets.items()}
+    recorded = {(*key, *below): each for key, ds in datasets.items() for below, each in read_record(ds.attrs).items()}
     local = infer_batch(
         infos,
         given=batch_dims,
         each=True,
-        recorded=_records(datasets),
+        recorded=recorded,
         group_attrs=attrs,
         where="the tree",
         opened=None,
@@ -99,13 +100,6 @@ def _decide(
     shapes = {info.key: info.shape for info in infos}
     flat = qualify(named, shapes, local)
     return Inference(renamed_batches(local.groups, shapes, named, flat), local.classes, local.warnings), flat
-
-
-def _records(datasets: Mapping[Key, xr.Dataset]) -> dict[Key, RecordedBatch]:
-    records: dict[Key, RecordedBatch] = {}
-    for key, ds in datasets.items():
-        records.update({(*key, *below): record for below, record in read_record(ds.attrs).items()})
-    return records
 
 
 def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Dataset], list[str]]:

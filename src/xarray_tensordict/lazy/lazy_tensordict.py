@@ -19,6 +19,7 @@ from ..core.messages import printable, there_are
 from ..core.model import Key, group_name
 from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, td_names
+from ..formats.raw.files import Kept
 from ..tensors.reading import Request, finish, read_entries, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select
 
@@ -57,6 +58,8 @@ class OpenedStore:
     closed: bool = False
     _reads: list[None] = field(default_factory=list)
     """An element for each read under way: to append one is atomic, and no lock is copied by a fork."""
+    _maps: Kept = field(default_factory=Kept)
+    """Files that lie open for the next read of rows, until the store is closed."""
 
     def read(self, requests: Sequence[Request]) -> list[Any]:
         """Read entries, as :func:`read_entries` does; a store that is closed meanwhile is closed behind the last read."""
@@ -66,7 +69,7 @@ class OpenedStore:
                 raise ValueError(
                     f"{self.description}: the store was closed with close(); open it again to read from it"
                 )
-            return read_entries(requests)
+            return read_entries(requests, self._maps)
         finally:
             self._reads.pop()
             self._close_unread()
@@ -78,6 +81,7 @@ class OpenedStore:
 
     def _close_unread(self) -> None:
         if self.closed and not self._reads:
+            self._maps = Kept()
             closer, self.closer = self.closer, None
             if closer is not None:
                 closer()

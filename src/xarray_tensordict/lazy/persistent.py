@@ -136,22 +136,13 @@ def persistent_from_dataset(
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
     description = description or str(ds.encoding.get("source") or "the dataset")
-    hidden = tuple(opening_notes(ds).get("hidden_groups", ()))
+    notes = opening_notes(ds)
+    # of what lacks but an attribute, the variable itself is there
+    left_out = {"/".join(each.key): each.reason for each in notes.get("left_out", ()) if each.attribute is None}
+    hidden = tuple(notes.get("hidden_groups", ()))
     unbatched = [entry.lazy() for entry in plan.unbatched]
-    source = OpenedStore(description, {**_left_out(ds), **plan.left_out}, unbatched, closer, hidden)
+    source = OpenedStore(description, {**left_out, **plan.left_out}, unbatched, closer, hidden)
     return XarrayPersistentTensorDict.of(plan.entries, plan, source, device)
-
-
-def _left_out(ds: xr.Dataset) -> dict[str, str]:
-    """What the opening left out, by name; the note holds sentences like ``'a/b': reason``."""
-    found = {}
-    for sentence in opening_notes(ds).get("left_out", ()):
-        if sentence.startswith("attribute "):
-            continue  # the variable itself is there
-        quote = sentence[0]
-        name, _, reason = sentence[1:].partition(f"{quote}: ")
-        found[name] = reason
-    return found
 
 
 _EPOCH = (
@@ -213,7 +204,7 @@ def open_writable(
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
     """What this package makes of the store beyond its plain arrays."""
     told = [
-        *opening_notes(ds).get("left_out", ()),
+        *map(str, opening_notes(ds).get("left_out", ())),
         *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
     ]
     if told:

@@ -35,15 +35,16 @@ from .order import (
     every,
     reads,
 )
+from .patches import PatchPart, read_patches
 from .read_ahead import ReadAhead, in_order, plan_blocks, reads_at_once
 from .reader import Part, RowReader
-from .samples import Samples, samples_of, whole_number
+from .samples import Samples, for_windows, samples_of, whole_number
 
 
 class _Read(NamedTuple):
     """What was read at once: for the pieces of batches in it their first positions and their ends."""
 
-    parts: list[Part]
+    parts: Sequence[Part | PatchPart]
     firsts: list[int]
     lasts: list[int]
 
@@ -205,6 +206,8 @@ class Batches:
         """What the order depends on, besides seed and epoch."""
         options, windows = self.options, self._samples.windows
         crc = 0 if windows is None else crc32(windows.first.data, windows.width)
+        for side in self._samples.sides:
+            crc = crc32(side.starts.data, crc + side.width)
         if options.shuffle is True:
             crc = crc32(self._blocks.marks.data, crc + self._blocks.buffer)
         names = ("batch_size", "shuffle", "drop_last", "world_size")
@@ -295,11 +298,11 @@ class Batches:
         for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
-            rows = self._samples.rows(samples[0] if len(samples) == 1 else np.concatenate(samples))
-            yield partial(self._read, rows, firsts.tolist(), lasts.tolist())
+            found = samples[0] if len(samples) == 1 else np.concatenate(samples)
+            yield partial(self._read, found, firsts.tolist(), lasts.tolist())
 
-    def _read(self, rows: Ints, firsts: list[int], lasts: list[int]) -> _Read:
-        return _Read(self._reader.read(rows), firsts, lasts)
+    def _read(self, samples: Ints, firsts: list[int], lasts: list[int]) -> _Read:
+        return _Read(_read_parts(self._reader, self._samples, samples), firsts, lasts)
 
     def _cut(self, found: Iterator[_Read], together: int) -> Iterator[list[TensorDict]]:
         """Cut batches from what was read, so many at once, but those of a read before the next one.
@@ -398,7 +401,7 @@ def open_rows(
     inference: Inference,
     *,
     window: Mapping[str, int] | None = None,
-    stride: int = 1,
+    stride: int | Mapping[str, int] = 1,
     within: str | None = None,
     gaps: str | Mapping[str, Any] | None = None,
     coords: bool | Iterable[str] = True,
@@ -407,18 +410,24 @@ def open_rows(
     keep: int = KEEP_BYTES,
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
+    inference = for_windows(ds, inference, window)
     samples = samples_of(ds, inference, window=window, stride=stride, within=within, gaps=gaps)
-    # the samples of a batch of windows follow each other along no dim of the Dataset
-    names = inference.batch_dims[:1] if window is None else (None, inference.batch_dims[len(samples.sizes) - 1])
     plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
-    return samples, RowReader(plan, samples.sizes, names, unbatched=unbatched, keep=whole_number(keep, "keep", 0))
+    return samples, RowReader(
+        plan, samples.sizes, samples.names, unbatched=unbatched, keep=whole_number(keep, "keep", 0)
+    )
 
 
 def read_samples(reader: RowReader, samples: Samples, numbers: Ints) -> TensorDict:
     """Read samples at once, in the order of their numbers, each row once."""
-    rows = samples.rows(numbers)
-    picked = [part.pick(0, len(rows)) for part in reader.read(rows)]
+    picked = [part.pick(0, len(numbers) * samples.width) for part in _read_parts(reader, samples, numbers)]
     return reader.assemble(picked, samples.shape(len(numbers)))
+
+
+def _read_parts(reader: RowReader, samples: Samples, numbers: Ints) -> Sequence[Part | PatchPart]:
+    if samples.sides:
+        return read_patches(reader, samples.corners(numbers), samples.widths)
+    return reader.read(samples.rows(numbers))
 
 
 def _sent(td: TensorDict, device: torch.device) -> TensorDict:

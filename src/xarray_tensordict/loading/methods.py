@@ -35,7 +35,7 @@ class LoadingMethods:
         start: int = 0,
         drop_last: bool = False,
         window: Mapping[str, int] | None = None,
-        stride: int = 1,
+        stride: int | Mapping[str, int] = 1,
         within: str | None = None,
         gaps: str | Mapping[str, Any] | None = None,
         prefetch: int = 2,
@@ -69,13 +69,15 @@ class LoadingMethods:
         drop_last
             Leave out a last batch that is not full.
         window
-            ``{"time": 8}``: samples are windows of so many rows along this batch dim, and batches have the shape
+            ``{"time": 8}``: samples are windows of so many rows along this dim, and batches have the shape
             ``[batch_size, 8, ...]`` and the names ``[None, "time", ...]``. Windows run for each index of the batch dims in
-            front of it.
+            front of it. ``{"time": 8, "lat": 32, "lon": 32}``: samples are patches along several dims, which all become
+            batch dims; those of one window along the first dim follow each other.
         stride
-            Rows from the start of a window to that of the next; with the default windows overlap.
+            Rows from the start of a window to that of the next, for all dims of `window` or by dim,
+            ``{"lat": 32, "lon": 32}``; with the default of 1 windows overlap.
         within
-            The name of a variable or coordinate whose runs of equal values along the window are episodes. Windows start
+            The name of a variable or coordinate whose runs of equal values along the (first) dim of the window are episodes. Windows start
             anew in each, and none crosses its end; episodes shorter than a window are skipped.
         gaps
             The name of a variable or coordinate that rises from row to row, such as a time or the ``step`` of ``concat``. No

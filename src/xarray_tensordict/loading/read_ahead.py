@@ -169,7 +169,7 @@ def plan_blocks(
 
 def _marks(reader: RowReader, samples: Samples, buffer: int, shard_bytes: int) -> Ints | None:
     """The first sample of each run of samples that begin in the same chunk; None where nothing is chunked."""
-    last = len(samples.sizes) - 1
+    last = len(samples.sizes) - len(samples.sides) - 1
     limit = max(1, buffer * samples.width)
     first = _axis_marks(reader, 0, limit, shard_bytes)
     if samples.windows is None or not len(samples):
@@ -177,8 +177,8 @@ def _marks(reader: RowReader, samples: Samples, buffer: int, shard_bytes: int) -
     along = first if not last else _axis_marks(reader, last, limit, shard_bytes)
     if first is None and along is None:
         return None
-    coords = np.unravel_index(samples.windows.first, samples.sizes)
-    return _changes(_block_of(coords[0], first), _block_of(coords[last], along))
+    coords = np.unravel_index(samples.windows.first, samples.sizes[: last + 1])
+    return _changes(_block_of(coords[0], first), _block_of(coords[last], along)) * samples.patches
 
 
 def _axis_marks(reader: RowReader, axis: int, limit: int, shard_bytes: int) -> Ints | None:

@@ -16,7 +16,7 @@ from ..core.model import GroupBatch, cached_property
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.files import Kept
-from ..formats.zarr.remote import AHEAD, COLUMN_BYTES, reads_far
+from ..formats.zarr.remote import AHEAD, COLUMN_BYTES
 from ..tensors.reading import (
     Frame,
     Read,
@@ -87,7 +87,7 @@ class Column:
         found = _as_slice(rows)
         if self.raw is not None:
             return of_rows(self.entry, self.raw, found, kept=kept)
-        return of_variable(self.entry.variable[(found,)], self.entry.name)
+        return of_variable(self.entry.variable[(found,)], self.entry.name, far=self.is_far)
 
     def grid(self, *, keep: bool) -> Grid | None:
         """Its chunks, where they are kept or it is held as a whole; None where rows are read by themselves."""
@@ -103,14 +103,14 @@ class Column:
     @cached_property
     def is_far(self) -> bool:
         """Whether it is in a store that is far away."""
-        return reads_far(self.entry.variable)
+        return self.entry.is_far
 
     def chunks(self, grid: Grid, numbers: Ints) -> list[Read]:
         """The reads of chunks, whose rows then follow each other."""
         if len(self.held) == 1:
             (marks,) = grid.marks
             return [self.along(ranges(marks[numbers], marks[numbers + 1]))]
-        return [of_variable(self.entry.variable[key], self.entry.name) for key in grid.slices(numbers)]
+        return [of_variable(self.entry.variable[key], self.entry.name, far=self.is_far) for key in grid.slices(numbers)]
 
     def block(self, rows: Ints, sizes: list[int]) -> tuple[list[Read], Ints | None]:
         """The reads of rows that are counted through several axes, and the place of each in what is read."""
@@ -120,11 +120,15 @@ class Column:
         if math.prod(map(len, axes)) <= _WASTE * len(rows):
             found = [np.searchsorted(axis, along) for axis, along in zip(axes, coords, strict=True)]
             place = np.ravel_multi_index(found, tuple(map(len, axes)))
-            return [of_variable(variable[tuple(map(_as_slice, axes))], name)], place
+            return [of_variable(variable[tuple(map(_as_slice, axes))], name, far=self.is_far)], place
         tables = rows // sizes[-1]
         cuts = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(rows)]
         return [
-            of_variable(variable[(*(int(along[lo]) for along in coords[:-1]), _as_slice(coords[-1][lo:hi]))], name)
+            of_variable(
+                variable[(*(int(along[lo]) for along in coords[:-1]), _as_slice(coords[-1][lo:hi]))],
+                name,
+                far=self.is_far,
+            )
             for lo, hi in pairwise(cuts)
         ], None
 
@@ -292,7 +296,7 @@ class RowReader:
             try:
                 read = iter(read_all(jobs))
             except Exception as error:
-                _blame(error, jobs)
+                blame(error, jobs)
                 raise
             made = [[each.column.tensor([next(read) for _ in reads]) for reads in each.reads] for each in wanted]
         except BaseException as error:
@@ -429,7 +433,7 @@ def _concatenated(values: Sequence[Values]) -> Values:
     return from_codes(joined, values[0].dtype) if isinstance(values[0], torch.Tensor) else joined
 
 
-def _blame(error: BaseException, jobs: Sequence[Read]) -> None:
+def blame(error: BaseException, jobs: Sequence[Read]) -> None:
     """Note the variable that cannot be read; of those that dask computes together, it is looked for."""
     if any(repr(job.name) in note for job in jobs for note in getattr(error, "__notes__", ())):
         return

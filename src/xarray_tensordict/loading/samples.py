@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from ..core.messages import there_are
 from ..core.model import Inference
+from ..dataset.records import infer_dataset
 from ..tensors.reading import read_variables
 from .order import Ints
 
@@ -124,51 +126,115 @@ def rows_behind_gaps(values: np.ndarray[Any, Any], most: float | None = None) ->
 
 
 @dataclass(frozen=True)
+class Side:
+    """A dim behind the one that `within` and `gaps` cut: where windows begin along it, and how wide they are.
+
+    Attributes
+    ----------
+    windowed
+        Whether it is an axis of the samples; else each index is a sample of its own.
+    """
+
+    dim: str
+    starts: Ints
+    width: int
+    windowed: bool
+
+
+@dataclass(frozen=True)
 class Samples:
     """The samples of a Dataset.
 
     Attributes
     ----------
     sizes
-        The sizes of the leading batch dims: of the first, or of all up to the one that the windows run along. A sample is
+        The sizes of the leading batch dims: of the first, or of all up to the last one that windows run along. A sample is
         made of rows of the table of these sizes, which are counted through.
     dim
-        The name of the dim that the rows of a sample run along.
+        The name of the dim that the rows of a sample run along; of several, the first.
     windows
         None where a sample is a single row.
+    sides
+        The dims behind `dim`, where windows run along several.
     """
 
     sizes: tuple[int, ...]
     dim: str
     windows: Windows | None = None
+    sides: tuple[Side, ...] = ()
 
     def __len__(self) -> int:
-        return math.prod(self.sizes) if self.windows is None else len(self.windows)
+        return math.prod(self.sizes) if self.windows is None else len(self.windows) * self.patches
+
+    @property
+    def patches(self) -> int:
+        """How many samples there are in each window along `dim`."""
+        return math.prod(len(side.starts) for side in self.sides)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The sizes of a sample along all dims of the table."""
+        front = (1,) * (len(self.sizes) - len(self.sides) - 1)
+        return (*front, 1 if self.windows is None else self.windows.width, *(side.width for side in self.sides))
 
     @property
     def width(self) -> int:
         """How many rows a sample has."""
-        return 1 if self.windows is None else self.windows.width
+        return math.prod(self.widths)
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """The names of the axes of batches: that of the windows has none."""
+        return (
+            (self.dim,)
+            if self.windows is None
+            else (None, self.dim, *(side.dim for side in self.sides if side.windowed))
+        )
 
     def __str__(self) -> str:
         if self.windows is None:
             return f"{len(self)} rows along {self.dim!r}"
-        windows = self.windows
-        text = f"{len(self)} windows of {windows.width} rows along {self.dim!r}"
+        windows, shape = self.windows, self.shape(0)[1:]
+        text = f"{len(self)} windows of {' x '.join(map(str, shape))} rows along {', '.join(map(repr, self.names[1:]))}"
         if windows.skipped:
             text += f"; {windows.skipped} of {windows.episodes} episodes are shorter and skipped"
         return text
 
     def shape(self, count: int) -> tuple[int, ...]:
         """The leading shape of so many samples."""
-        return (count,) if self.windows is None else (count, self.windows.width)
+        if self.windows is None:
+            return (count,)
+        return (count, self.windows.width, *(side.width for side in self.sides if side.windowed))
 
     def rows(self, samples: Ints) -> Ints:
-        """The rows of samples, those of one behind those of the other."""
+        """The rows of samples along one dim, those of one behind those of the other."""
         if self.windows is None:
             return samples
         found: Ints = self.windows.first[samples][:, None] + np.arange(self.windows.width)
         return found.reshape(-1)
+
+    def corners(self, samples: Ints) -> list[Ints]:
+        """Where samples begin along each dim of the table."""
+        assert self.windows is not None
+        counts = [len(side.starts) for side in self.sides]
+        window, *behind = np.unravel_index(samples, (len(self.windows), *counts))
+        front = np.unravel_index(self.windows.first[window], self.sizes[: len(self.sizes) - len(self.sides)])
+        return [*front, *(side.starts[number] for side, number in zip(self.sides, behind, strict=True))]
+
+
+def for_windows(ds: xr.Dataset, inference: Inference, window: Any) -> Inference:
+    """The batch of a Dataset whose leading batch dims are those that windows run along, and those in front of them."""
+    dims = [str(dim) for dim in inference.batch_dims]
+    if window is None or not dims:
+        return inference
+    if not isinstance(window, Mapping) or not window:
+        raise ValueError(f"window: expected dims and numbers of rows, {{{dims[-1]!r}: 8}}, got {window!r}")
+    for dim in window:
+        if dim not in ds.dims:
+            raise ValueError(f"window: there is no dim {dim!r}; {there_are(str(dim), [str(name) for name in ds.dims])}")
+    lead = max((place + 1 for place, dim in enumerate(dims) if dim in window), default=len(dims))
+    order = [*dims[:lead], *(dim for dim in window if dim not in dims), *dims[lead:]]
+    return inference if order == dims else infer_dataset(ds, given=order)
 
 
 def samples_of(
@@ -176,16 +242,16 @@ def samples_of(
     inference: Inference,
     *,
     window: Mapping[str, int] | None = None,
-    stride: int = 1,
+    stride: int | Mapping[str, int] = 1,
     within: str | None = None,
     gaps: str | Mapping[str, Any] | None = None,
 ) -> Samples:
-    """The samples of a Dataset; `within` and `gaps` are read.
+    """The samples of a Dataset, whose batch is that :func:`for_windows`; `within` and `gaps` are read.
 
     Raises
     ------
     ValueError
-        Where there is no batch dim, or more than `MOST_ROWS` rows; for a window along another dim, of no rows, or of more than
+        Where there is no batch dim, or more than `MOST_ROWS` rows; for a window of no rows, or of more than
         any episode has; for `within` or `gaps` that do not say where the episodes are.
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
@@ -199,28 +265,66 @@ def samples_of(
             example = f"window={{{dims[-1]!r}: 8}}"
             raise ValueError(f"stride=, within= and gaps= are for windows: pass their length, {example}")
         return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0])
-    dim, width = _checked_window(window, dims)
-    stride = whole_number(stride, "stride", 1)
-    lead = dims.index(dim)
-    sizes = _checked_rows(ds, inference.batch_size[: lead + 1], dims)
-    table = (math.prod(sizes[:-1]), sizes[-1])
+    widths = {dim: whole_number(width, f"window of {dim!r}", 1) for dim, width in window.items()}
+    strides = _strides(stride, widths)
+    windowed = [place for place, dim in enumerate(dims) if dim in widths]
+    first, last = windowed[0], windowed[-1]
+    sizes = _checked_rows(ds, inference.batch_size[: last + 1], dims)
+    windows = _cut_windows(ds, dims[: first + 1], sizes[: first + 1], widths, strides, within, gaps)
+    sides = tuple(_side(dims[place], sizes[place], widths, strides) for place in range(first + 1, last + 1))
+    return Samples(sizes, dims[first], windows, sides)
+
+
+def _cut_windows(
+    ds: xr.Dataset,
+    dims: tuple[str, ...],
+    sizes: tuple[int, ...],
+    widths: Mapping[str, int],
+    strides: Mapping[str, int],
+    within: str | None,
+    gaps: Any,
+) -> Windows:
+    """The windows along the last of some dims, cut by `within` and `gaps`."""
+    dim, table = dims[-1], (math.prod(sizes[:-1]), sizes[-1])
     begins = np.zeros(table, bool)
     if within is not None:
-        begins |= changes(labels(ds, "within", within, dims[: lead + 1], sizes).reshape(table))
+        begins |= changes(labels(ds, "within", within, dims, sizes).reshape(table))
     if gaps is not None:
-        begins |= _gaps(ds, gaps, dims[: lead + 1], sizes, table)
-    windows = find_windows(table, width, stride, begins)
+        begins |= _gaps(ds, gaps, dims, sizes, table)
+    windows = find_windows(table, widths[dim], strides[dim], begins)
     if windows.longest and not len(windows):
         longest = f"{dim!r} has"
         if gaps is not None:
             longest = f"the longest run of rows without a gap ({gaps=}) has"
         elif within is not None:
             longest = f"the longest episode of {within!r} has"
-        raise ValueError(
-            f"window: no window of {width} along {dim!r} fits: {longest} {windows.longest} rows; take a shorter one, "
-            f"window={{{dim!r}: {windows.longest}}} or less"
-        )
-    return Samples(sizes, dim, windows)
+        raise _too_long(dim, widths[dim], longest, windows.longest)
+    return windows
+
+
+def _side(dim: str, size: int, widths: Mapping[str, int], strides: Mapping[str, int]) -> Side:
+    if dim not in widths:
+        return Side(dim, np.arange(size), 1, windowed=False)
+    starts = np.arange(0, size - widths[dim] + 1, strides[dim])
+    if size and not len(starts):
+        raise _too_long(dim, widths[dim], f"{dim!r} has", size)
+    return Side(dim, starts, widths[dim], windowed=True)
+
+
+def _too_long(dim: str, width: int, longest: str, most: int) -> ValueError:
+    return ValueError(
+        f"window: no window of {width} along {dim!r} fits: {longest} {most} rows; take a shorter one, "
+        f"window={{{dim!r}: {most}}} or less"
+    )
+
+
+def _strides(stride: Any, widths: Mapping[str, int]) -> dict[str, int]:
+    """The stride along each dim of the windows."""
+    if not isinstance(stride, Mapping):
+        return dict.fromkeys(widths, whole_number(stride, "stride", 1))
+    if wrong := [dim for dim in stride if dim not in widths]:
+        raise ValueError(f"stride: {wrong[0]!r} is none of the dims of window=, which are {list(widths)}")
+    return {dim: whole_number(stride.get(dim, 1), f"stride of {dim!r}", 1) for dim in widths}
 
 
 def _checked_rows(ds: xr.Dataset, sizes: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
@@ -232,18 +336,6 @@ def _checked_rows(ds: xr.Dataset, sizes: tuple[int, ...], dims: tuple[str, ...])
             f"are made of {MOST_ROWS} at most, since their order is held in memory. Select a part with ds.isel(...)"
         )
     return tuple(sizes)
-
-
-def _checked_window(window: Any, dims: tuple[str, ...]) -> tuple[str, int]:
-    if not isinstance(window, Mapping) or len(window) != 1:
-        raise ValueError(f"window: expected one batch dim and a number of rows, {{{dims[-1]!r}: 8}}, got {window!r}")
-    ((dim, width),) = window.items()
-    if dim not in dims:
-        raise ValueError(
-            f"window: {dim!r} is no batch dim, these are {list(dims)}; windows along other dims come from "
-            f"ds.rolling(...).construct(...), or make it a batch dim with batch_dims=..."
-        )
-    return dim, whole_number(width, f"window of {dim!r}", 1)
 
 
 def whole_number(value: Any, what: str, least: int) -> int:

@@ -112,7 +112,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
     opened = opening_notes(ds)
     told = [
-        *opened.get("left_out", ()),
+        *map(str, opened.get("left_out", ())),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
     ]
     return Summary(

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 import xarray as xr
 
-from .._compat.xarray import backend_array, is_bare, on_backend, positional, read, stored_place, zarr_array
+from .._compat.xarray import backend_array, is_bare, on_backend, positional, read, reads_far, stored_place, zarr_array
 from ..core.blocks import borders, merged_chunks, row_blocks
 from ..dataset.entries import Entry
 from ..formats.array_wrappers import FieldArray, OuterArray, WidenedArray, read_outer
 from ..formats.hdf5.arrays import Hdf5Array
 from ..formats.raw.arrays import RawArray
 from ..formats.raw.files import THREADS, reuse_memory
-from ..formats.zarr.remote import AHEAD_BYTES, AT_ONCE, SHARD_BYTES, is_far, reads_far
+from ..formats.zarr.remote import AHEAD_BYTES, AT_ONCE, SHARD_BYTES
 from .values import is_plain, tensor_from_numpy, torch_dtype
 
 _CORES = os.cpu_count() or 1
@@ -190,7 +190,7 @@ def pieces_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | N
     try:
         shards = stored.shards
         if shard_bytes is None:
-            shard_bytes = SHARD_BYTES if is_far(stored.store) else _SHARD
+            shard_bytes = SHARD_BYTES if getattr(array, "is_far", False) else _SHARD
         return tuple(
             stored.chunks if shards is None or math.prod(shards) * array.dtype.itemsize > shard_bytes else shards
         )

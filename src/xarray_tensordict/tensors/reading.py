@@ -17,7 +17,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 
-from .._compat.xarray import bare_array, is_index_data, read
+from .._compat.xarray import bare_array, is_index_data, read, reads_far
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.describe import warn_empty
@@ -26,7 +26,7 @@ from ..dataset.records import infer_dataset, opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once
-from ..formats.zarr.remote import AT_ONCE, reads_far
+from ..formats.zarr.remote import AT_ONCE
 from ..warnings import LeftOutWarning, warn
 from .selection import Selection
 from .values import (
@@ -111,14 +111,14 @@ def _named(call: Callable[[], Any], name: str) -> Any:
 
 def read_variables(variables: Sequence[xr.Variable], names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
     """Read whole variables into numpy arrays, past xarray's cache."""
-    return read_all([of_variable(*each) for each in zip(variables, names, strict=True)])
+    return read_all([of_variable(*each, far=reads_far(each[0])) for each in zip(variables, names, strict=True)])
 
 
-def of_variable(variable: xr.Variable, name: str, how: Callable[[Any], Any] = read) -> Read:
+def of_variable(variable: xr.Variable, name: str, how: Callable[[Any], Any] = read, *, far: bool) -> Read:
     """The read of a variable by xarray or dask, into a numpy array; `how` reads what dask does not hold."""
     if variable.chunks is not None:
         return Read(name, variable.nbytes, delayed=variable.data)
-    return Read(name, variable.nbytes, [partial(how, variable)], threads=AT_ONCE if reads_far(variable) else THREADS)
+    return Read(name, variable.nbytes, [partial(how, variable)], threads=AT_ONCE if far else THREADS)
 
 
 def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool = True) -> Read:
@@ -142,7 +142,7 @@ def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool =
         found = in_blocks(entry, dtype, target, BLOCK_BYTES)
         if found is not None:
             return Read(entry.name, entry.variable.nbytes, *found)
-    return of_variable(entry.variable, entry.name)
+    return of_variable(entry.variable, entry.name, far=entry.is_far)
 
 
 def of_rows(
@@ -199,24 +199,29 @@ Request: TypeAlias = "tuple[Entry, Selection | None]"
 """An entry, and what was selected of it; None for everything."""
 
 
-def read_entries(requests: Sequence[Request]) -> list[np.ndarray[Any, Any] | torch.Tensor]:
-    """Read entries, or what was selected of each, for :func:`finish`; what dask backs is computed in one graph."""
-    return read_all([_request(entry, selection) for entry, selection in requests])
+def read_entries(requests: Sequence[Request], kept: Kept | None = None) -> list[np.ndarray[Any, Any] | torch.Tensor]:
+    """Read entries, or what was selected of each, for :func:`finish`; what dask backs is computed in one graph.
+
+    `kept` is what the reader keeps from one read to the next.
+    """
+    return read_all([_request(entry, selection, kept) for entry, selection in requests])
 
 
-def _request(entry: Entry, selection: Selection | None) -> Read:
+def _request(entry: Entry, selection: Selection | None, kept: Kept | None) -> Read:
     """The least that has to be read; nothing is read yet."""
     if selection is None or entry.form == "value":
-        return of_entry(entry) if entry.is_plain else of_variable(entry.variable, entry.name)
+        return of_entry(entry) if entry.is_plain else of_variable(entry.variable, entry.name, far=entry.is_far)
     rows = selection.rows
     if rows is not None and entry.raw is not None and entry.is_plain:
-        return of_rows(entry, entry.raw, rows)
+        return of_rows(entry, entry.raw, rows, kept=kept)
     held = _held_axes(entry, selection)
     if _points_are_read(entry, selection):
         points = tuple(xr.Variable("points", selection.points[axis]) for axis in held)
-        return of_variable(entry.variable[points].transpose("points", ...), entry.name, np.asarray)
+        return of_variable(entry.variable[points].transpose("points", ...), entry.name, np.asarray, far=entry.is_far)
     # a lazy entry is past the cache, and what is in memory is copied in the end
-    return of_variable(entry.variable[tuple(selection.outer[axis] for axis in held)], entry.name, np.asarray)
+    return of_variable(
+        entry.variable[tuple(selection.outer[axis] for axis in held)], entry.name, np.asarray, far=entry.is_far
+    )
 
 
 def _held_axes(entry: Entry, selection: Selection) -> list[int]:

@@ -112,11 +112,16 @@ def tensor_from_numpy(
         tensor = tensor.to(torch_dtype)
     elif torch_dtype is not None:
         tensor = tensor.to(torch_dtype)
-    if copy is False and source.size and not np.shares_memory(values, source):
-        raise ValueError(_copy_needed(source, name))
-    if copy is False and tensor.dtype != _TORCH_DTYPES[values.dtype.name]:
-        why = f"its {source.dtype} values are converted to {tensor.dtype}"
-        raise ValueError(f"{name!r} cannot be had without a copy: {why}; use copy=None")
+    if copy is False:
+        why = None
+        if tensor.dtype != _TORCH_DTYPES[values.dtype.name]:
+            why = f"its {source.dtype} values are converted to {tensor.dtype}"
+        elif source.size and not np.shares_memory(values, source):
+            why = _why_copied(source)
+        if why:
+            raise ValueError(
+                f"{name!r} cannot be had without a copy: {why}; use copy=None (copies only where it must) or copy=True"
+            )
     return tensor
 
 
@@ -155,16 +160,14 @@ def are_apart(strides: Sequence[int], shape: Sequence[int], itemsize: int) -> bo
     return True
 
 
-def _copy_needed(array: np.ndarray[Any, Any], name: str) -> str:
+def _why_copied(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.kind in "mM" and np.datetime_data(array.dtype)[0] != "ns":
-        why = f"its {array.dtype} values are converted to nanoseconds"
-    elif not array.dtype.isnative:
-        why = f"its byte order is not native ({array.dtype.str})"
-    elif not array.flags.writeable:
-        why = "it is read-only"
-    else:
-        why = f"torch cannot use its memory layout (strides {array.strides} of shape {array.shape})"
-    return f"{name!r} cannot be had without a copy: {why}; use copy=None (copies only where it must) or copy=True"
+        return f"its {array.dtype} values are converted to nanoseconds"
+    if not array.dtype.isnative:
+        return f"its byte order is not native ({array.dtype.str})"
+    if not array.flags.writeable:
+        return "it is read-only"
+    return f"torch cannot use its memory layout (strides {array.strides} of shape {array.shape})"
 
 
 def _no_torch_dtype(array: np.ndarray[Any, Any], name: str) -> str:
@@ -311,28 +314,23 @@ def numpy_from_tensor(tensor: torch.Tensor, *, name: str) -> tuple[np.ndarray[An
         return plain.numpy(), None
     wide = torch.complex64 if plain.dtype.is_complex else torch.float32
     dtype_name = str(plain.dtype).removeprefix("torch.")
-    if not (plain.dtype.is_floating_point or plain.dtype.is_complex):
-        raise TypeError(_no_numpy_dtype(name, dtype_name))
     try:
+        if not (plain.dtype.is_floating_point or plain.dtype.is_complex):
+            raise NotImplementedError
         return plain.to(wide).numpy(), dtype_name
     except NotImplementedError as error:
-        raise TypeError(_no_numpy_dtype(name, dtype_name)) from error
+        raise TypeError(
+            f"{name!r} has dtype torch.{dtype_name}, which numpy has no twin for and torch cannot convert; "
+            "view it as bytes first with .view(torch.uint8)"
+        ) from error
 
 
-def _no_numpy_dtype(name: str, dtype_name: str) -> str:
-    return (
-        f"{name!r} has dtype torch.{dtype_name}, which numpy has no twin for and torch cannot convert; "
-        "view it as bytes first with .view(torch.uint8)"
-    )
-
+# --- non-tensor data: numpy -> tensordict -------------------------------------------------------------------------------
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
 """What ``NonTensorStack(*rows)`` wraps by itself, 3 times faster than one ``NonTensorData`` after the other."""
-
-
-# --- non-tensor data: numpy -> tensordict -------------------------------------------------------------------------------
 
 
 def python_value(array: np.ndarray[Any, Any]) -> Any:

@@ -157,7 +157,8 @@ class WritingMethods:
         unlimited_dims
             Dims that can grow later, besides ``ds.encoding["unlimited_dims"]``.
         compute
-            False: check everything now, and return a dask ``Delayed`` that writes the file. Not with a cluster: blocks are
+            False: check everything now (rows that are appended: when they are), and return a dask ``Delayed`` that writes the file.
+            Not with a cluster: blocks are
             computed on any scheduler, and written by this process, one by one.
 
         Returns

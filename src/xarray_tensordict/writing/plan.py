@@ -18,14 +18,12 @@ from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
 from ..core.naming import local_dim, qualify, renamed_batches
 from ..core.unbatched_entry import encode_array
 from ..core.values import jsonable
-from ..core.voting import is_marked
 from ..dataset.describe import describe_dataset, key_of
-from ..dataset.entries import check_paths
+from ..dataset.entries import check_paths, td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .dates import with_standard_dates
 from .stored_form import Format, Layout, Place, Stored, store_form
-from .values import check_text, is_packing, read_now, streamed
+from .values import check_text, is_packing, read_now, streamed, with_standard_dates
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
 
@@ -47,18 +45,8 @@ class WriteOptions:
 class Node:
     """One group to be written: its own variables under their own names and dims.
 
-    Attributes
-    ----------
-    variables
-        By local name.
-    names
-        How messages call each of them: the name in the Dataset.
-    coords
-        The local names of coordinates.
-    attrs
-        The attributes of the group; None where the Dataset says nothing about them.
-    unlimited
-        Dims that can grow.
+    ``names`` has the name in the Dataset of each variable, ``attrs`` is None where the Dataset says nothing about them, and
+    ``unlimited`` are dims that can grow.
     """
 
     variables: dict[str, xr.Variable] = field(default_factory=dict)
@@ -70,20 +58,9 @@ class Node:
 
 @dataclass
 class Source:
-    """What is to be written, group by group, and the decision about the batch.
+    """What is to be written, group by group, parents first, and as one Dataset; and the decision about the batch.
 
-    Attributes
-    ----------
-    nodes
-        The groups, parents first.
-    batches
-        The batch of each group, under the local names of its dims.
-    classes
-        How each variable relates to the batch of its group.
-    flat
-        The same as one Dataset.
-    flat_batches
-        The batch dims of each group under the names of `flat`.
+    ``batches`` has that of each group under the local names of its dims, ``flat_batches`` its dims under the names of `flat`.
     """
 
     nodes: dict[Key, Node]
@@ -101,18 +78,10 @@ class Source:
 
 @dataclass
 class GroupPlan:
-    """One group of the store to be.
+    """One group of the store to be; the parts of the entry ``_unbatched`` are not among `stored`.
 
-    Attributes
-    ----------
-    stored
-        What each variable becomes, by local name; the parts of the entry ``_unbatched`` are not among them.
-    attrs
-        Attributes of the group, without any marker; None: leave those there are.
-    batch_record
-        The value of ``__tensordict__``, None where there is to be none.
-    batch_dims
-        The batch dims, under the names that the variables have.
+    ``attrs`` are those of the group, without any marker; None leaves those there are. ``batch_record`` is the value of
+    ``__tensordict__``, None where there is to be none.
     """
 
     node: Node
@@ -249,13 +218,11 @@ def stream_source(source: Source) -> None:
 
 def check_names(ds: xr.Dataset) -> None:
     """Raise for names that no path in a store can have, and for two variables that claim one path."""
-    for name in ds.variables:
-        if not isinstance(name, str):
-            raise TypeError(f"variable {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
-        check_text([name], f"the name of variable {name!r}")
-    for dim in ds.dims:
-        if not isinstance(dim, str):
-            raise TypeError(f"dim {dim!r}: expected a name of type str, found {type(dim).__name__}; rename it")
+    for what, names in (("variable", ds.variables), ("dim", ds.dims)):
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"{what} {name!r}: expected a name of type str, found {type(name).__name__}; rename it")
+            check_text([name], f"the name of {what} {name!r}")
     check_paths(ds)
     for name in ds.variables:
         bad = next((part for part in key_of(name) if part in _RESERVED), None)
@@ -296,11 +263,6 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
     return local if again == flat else flat
 
 
-def record_of(batch: GroupBatch) -> dict[str, Any]:
-    """The value of ``__tensordict__``: dims that this package named are None there."""
-    return batch_record(batch.sizes, [None if dim is None or is_marked(dim) else dim for dim in batch.dims])
-
-
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
@@ -328,9 +290,9 @@ def plan_write(
         batch = source.batches.get(key, source.batches[()])
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
-            group.batch_record = record_of(batch)
-        if layout == "tensordict":
-            node.variables = with_standard_dates(node.variables, node.names)
+            group.batch_record = batch_record(batch.sizes, td_names(batch))
+            if any(variable.dtype.kind == "O" for variable in node.variables.values()):
+                node.variables = with_standard_dates(node.variables, node.names)
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:
@@ -380,7 +342,8 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
     """With ``layout="xarray"``: tensordict's record where plain tensordict can honour it, else the engine's."""
     if _honest(plan, source):
         for key, group in plan.groups.items():
-            group.batch_record = record_of(source.batches.get(key, source.batches[()]))
+            batch = source.batches.get(key, source.batches[()])
+            group.batch_record = batch_record(batch.sizes, td_names(batch))
         return
     bare = source.flat.copy(deep=False)
     bare.encoding = {}

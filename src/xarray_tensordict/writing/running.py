@@ -24,14 +24,14 @@ from dask.system import CPU_COUNT
 from .._compat.dask import functions_of
 from .._compat.zarr import await_requests
 
+_base: Any = dask.base
 _POLL = 0.05
 """Seconds between two looks at the workers."""
 
 
 def distributed_client() -> Any:
     """The client of ``dask.distributed`` that ``dask.compute`` would use; None with another scheduler."""
-    get_scheduler: Any = dask.base.get_scheduler
-    owner = getattr(get_scheduler(), "__self__", None)
+    owner = getattr(_base.get_scheduler(), "__self__", None)
     return owner if type(owner).__module__.partition(".")[0] == "distributed" else None
 
 
@@ -48,21 +48,16 @@ def compute_all(delayed: Sequence[Any], *, progress: bool = False) -> None:
         if client is None:
             bars = [progress_bar()] if progress else []
             with own_callbacks(*bars) as called, _tasks_awaited() as keywords:
-                _compute(*delayed, **keywords, **called)
+                _base.compute(*delayed, **keywords, **called)
         elif progress:
             _compute_shown(client, delayed)
         else:
-            _compute(*delayed)
+            _base.compute(*delayed)
     except BaseException:
         if client is not None:
             _await_workers(client, _keys(delayed))
         await_requests()
         raise
-
-
-def _compute(*delayed: Any, **keywords: Any) -> None:
-    compute: Any = dask.base.compute
-    compute(*delayed, **keywords)
 
 
 def _compute_shown(client: Any, delayed: Sequence[Any]) -> None:
@@ -106,8 +101,7 @@ class _Watched(Executor):
 def _tasks_awaited() -> Iterator[dict[str, Any]]:
     """Keywords for ``dask.compute`` on a local scheduler, of which no task runs any more afterwards."""
     scheduler, pool = dask.config.get("scheduler", None), dask.config.get("pool", None)
-    get_scheduler: Any = dask.base.get_scheduler
-    get = get_scheduler()
+    get = _base.get_scheduler()
     threads = get in (None, dask.threaded.get)
     watched: _Watched | None = None
     own: ThreadPoolExecutor | None = None
@@ -130,8 +124,8 @@ def _tasks_awaited() -> Iterator[dict[str, Any]]:
 
 def _keys(delayed: Sequence[Any]) -> set[Any]:
     """The keys of all tasks, under which they are computed: those of fused ones as well."""
-    collections, _ = dask.base.unpack_collections(*delayed)
-    found = (*collections, *dask.base.optimize(*collections))
+    collections, _ = _base.unpack_collections(*delayed)
+    found = (*collections, *_base.optimize(*collections))
     return {key for each in found for key in each.__dask_graph__()}
 
 
@@ -176,8 +170,7 @@ def own_callbacks(*callbacks: Callback) -> Iterator[dict[str, Any]]:
 
 
 def _takes_callbacks() -> bool:
-    get_scheduler: Any = dask.base.get_scheduler
-    get = get_scheduler()
+    get = _base.get_scheduler()
     if get is None:
         return True
     parameters = inspect.signature(get).parameters.values()

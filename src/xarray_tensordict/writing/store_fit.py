@@ -194,22 +194,25 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
             raise ValueError(
                 f"append_dim={each!r} is no dim of the dataset; the dims are: {sorted(map(str, new.sizes))}"
             )
-    _check_names(new, old, dims, where)
+    grows = [name for name, variable in old.variables.items() if dims & set(variable.dims)]
+    missing = [str(name) for name in grows if name not in new.variables]
+    if missing:
+        raise ValueError(
+            f"{where}: {missing[:5]} have the dim {' or '.join(map(repr, sorted(dims)))} there and are not in the dataset, so "
+            f"their rows would be missing; add them"
+        )
     for name, variable in new.variables.items():
-        if name in old.variables and dims & set(variable.dims):
-            check_sizes(str(name), variable, old.variables[name], dict.fromkeys(map(str, dims)), where)
+        there = old.variables.get(name)
+        if there is None:
+            continue
+        if name in grows or dims & set(variable.dims):
+            check_sizes(str(name), variable, there, dict.fromkeys(map(str, dims)), where)
+        _check_units(str(name), variable, there, where)
     unknown = [str(name) for name in new.variables if name not in old.variables]
     if unknown:
         raise ValueError(
             f"{where}: {unknown[:5]} are not there, and an append adds rows, no variables; drop them, or write to a new store"
         )
-    for name, variable in new.variables.items():
-        units, there = variable.attrs.get("units"), old.variables[name].attrs.get("units")
-        if units is not None and there is not None and units != there:
-            raise ValueError(
-                f"{where}: variable {name!r} has the units {there!r} there, found {units!r}; convert the values and the "
-                f"attribute"
-            )
     check_rest(source, old, dims, where)
 
 
@@ -223,20 +226,12 @@ def check_rest(source: Source, old: xr.Dataset, dims: Collection[str], where: st
             )
 
 
-def _check_names(new: xr.Dataset, old: xr.Dataset, dims: Collection[str], where: str) -> None:
-    for name, variable in old.variables.items():
-        own = next((each for each in variable.dims if each in dims), None)
-        if own is not None and name not in new.variables:
-            missing = [str(name) for name, v in old.variables.items() if own in v.dims and name not in new.variables]
-            raise ValueError(
-                f"{where}: {missing[:5]} have the dim {own!r} there and are not in the dataset, so their rows would be "
-                f"missing; add them"
-            )
-        if own is not None and own not in new.variables[name].dims:
-            raise ValueError(
-                f"{where}: variable {name!r} has dims {list(variable.dims)} there, found "
-                f"{list(new.variables[name].dims)}, so its rows would be missing; give it the dim {own!r}"
-            )
+def _check_units(name: str, new: xr.Variable, old: xr.Variable, where: str) -> None:
+    found, expected = (variable.attrs.get("units") for variable in (new, old))
+    if None not in (found, expected) and found != expected:
+        raise ValueError(
+            f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the attribute"
+        )
 
 
 def grown(batches: Mapping[Key, GroupBatch], added: Mapping[str, int]) -> dict[Key, GroupBatch]:

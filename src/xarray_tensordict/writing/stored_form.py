@@ -26,8 +26,17 @@ from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
 from ..dataset.entries import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
-from .dates import why_refused
-from .values import as_declared, check_text, decoded_dtype, encoded, is_packing, map_values, packed, read_now
+from .values import (
+    as_declared,
+    check_text,
+    decoded_dtype,
+    encoded,
+    is_packing,
+    map_values,
+    packed,
+    read_now,
+    why_refused,
+)
 
 Layout = Literal["tensordict", "xarray"]
 Format = Literal["zarr", "hdf5"]
@@ -50,10 +59,7 @@ class Stored:
     Attributes
     ----------
     variable
-        Its values as they are stored, dims and attributes. For ``form="json"`` it has no values that matter, but the dims
-        of the variable.
-    form
-        See :data:`Form`.
+        Its values as they are stored, dims and attributes; for ``form="json"`` the dims alone matter.
     stack
         Whether plain tensordict is to read it as one Python object for each row of the batch.
     record
@@ -62,8 +68,6 @@ class Stored:
         For ``form="json"``: nested lists of the objects, or the one object.
     encoding
         With ``layout="xarray"``: the CF words that xarray is to encode the values with.
-    role
-        "data" or "coord".
     """
 
     variable: xr.Variable
@@ -77,21 +81,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a variable goes.
-
-    Attributes
-    ----------
-    name
-        How messages call the variable: its name in the Dataset.
-    layout, format
-        What the store is written for, and as.
-    entry_class
-        How the variable relates to the batch of its group.
-    batch_dims
-        The batch dims of its group, under the names that the variable has.
-    asked
-        The encoding that the caller asks for.
-    """
+    """Where a variable, which messages call `name`, goes; `asked` is the encoding that the caller asks for."""
 
     name: str
     layout: Layout
@@ -343,15 +333,11 @@ def _ragged(variable: xr.Variable, place: Place) -> Stored:
             f"it with ds.td.to_h5(), or pad the rows, or drop it"
         )
     dtypes = {row.dtype for row in rows if isinstance(row, np.ndarray)}
-    if not all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows) or len(dtypes) > 1:
+    one_dtype = len(dtypes) == 1 and next(iter(dtypes)).kind in "biuf"
+    if not (one_dtype and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows)):
         raise TypeError(
-            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array "
-            f"and all have one dtype, found {sorted(map(str, dtypes))}; convert the rows, or drop it"
-        )
-    if next(iter(dtypes)).kind not in "biuf":
-        raise TypeError(
-            f"variable {place.name!r} holds arrays of dtype {next(iter(dtypes))} as its elements; ragged rows are "
-            f"stored as numbers only. Convert the rows, or drop it"
+            f"variable {place.name!r} holds arrays as its elements, and HDF5 stores such rows if each is a 1-D array of numbers, "
+            f"all of one dtype, found {sorted(map(str, dtypes))}; convert the rows, or drop it"
         )
     return Stored(variable, "ragged")
 

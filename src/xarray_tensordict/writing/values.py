@@ -20,8 +20,9 @@ from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 from .._compat.xarray import data_of, in_memory, is_index_data, past_cache, read, remade
 from ..core.blocks import PreferredChunks, merged_chunks, row_blocks
-from ..core.metadata import CF_FILLS, CF_SCALES, CF_WORDS
+from ..core.metadata import CF_FILLS, CF_SCALES, CF_TIMES, CF_WORDS
 from ..core.values import held_objects, jsonable
+from ..dataset.entries import calendar_of
 from ..quiet import XARRAY_SAYS, quiet
 from ..warnings import StoredFormWarning, warn
 
@@ -380,3 +381,62 @@ def _wrong_numbers(
         slack = step * (1e-3 if exactly else 0.501) + 4 * eps * np.maximum(np.abs(values.astype("float64")), origin)
         infinite = np.isinf(values) & (found != values)
         return np.asarray(lost | infinite | (np.abs(found - values) > slack))
+
+
+def with_standard_dates(variables: Mapping[str, xr.Variable], names: Mapping[str, str]) -> dict[str, xr.Variable]:
+    """The variables of a group, with dates along a time of the standard calendar as datetimes.
+
+    ``ds.convert_calendar("standard")`` converts the time alone. Its bounds, and other dates along it, have its calendar
+    (CF 7.1), and become the same dates of it.
+
+    Parameters
+    ----------
+    variables
+        By local name.
+    names
+        What the Dataset calls them.
+
+    Raises
+    ------
+    ValueError
+        Names all variables with dates that stay in another calendar; or one with a date that the standard calendar lacks.
+    """
+    dates = {name for name, variable in variables.items() if variable.dtype.kind == "O" and calendar_of(variable)}
+    times = {name for name, variable in variables.items() if variable.dims == (name,) and variable.dtype.kind == "M"}
+    follow = {name for name in dates if times.intersection(variables[name].dims)}
+    if dates - follow:
+        raise ValueError(why_refused(names[name] for name in variables if name in dates))
+    return {
+        name: _standard(variable, names[name]) if name in follow else variable for name, variable in variables.items()
+    }
+
+
+def why_refused(names: Iterable[str]) -> str:
+    """The message for variables with dates of another calendar."""
+    listed = list(names)
+    shown = f"variable {listed[0]!r} holds" if len(listed) == 1 else f"variables {', '.join(map(repr, listed))} hold"
+    return (
+        f"{shown} cftime dates, and layout='tensordict' stores times as int64 nanoseconds of the standard calendar. Write with "
+        f"layout='xarray', which keeps them, or convert them with ds.convert_calendar('standard'), or leave them out with "
+        f"ds.drop_vars({listed})"
+    )
+
+
+def _standard(variable: xr.Variable, name: str) -> xr.Variable:
+    values = read_now(variable)
+    texts = ["NaT" if date is None or date != date else date.isoformat() for date in values.flat]
+    try:
+        dates = np.array(texts, "M8[us]").reshape(values.shape)
+    except ValueError as error:
+        raise ValueError(
+            f"variable {name!r} holds a date that the standard calendar lacks ({error}), and the time along it has that calendar; "
+            f"leave it out with ds.drop_vars({name!r})"
+        ) from None
+    warn(
+        f"variable {name!r} holds dates of the calendar {calendar_of(variable)!r} along a time of the standard calendar; they are "
+        "written as the same dates of the standard calendar",
+        StoredFormWarning,
+    )
+    encoding = {word: value for word, value in variable.encoding.items() if word not in {*CF_TIMES, "dtype"}}
+    attrs = {word: value for word, value in variable.attrs.items() if word not in CF_TIMES}
+    return xr.Variable(variable.dims, dates, attrs, encoding)

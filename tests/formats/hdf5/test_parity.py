@@ -12,7 +12,6 @@ import xarray as xr
 from packaging.version import Version
 from xarray.core import indexing
 
-from hdf5_reading import REAL
 from xarray_tensordict.core.model import StoredGroup
 from xarray_tensordict.formats.hdf5.read import Hdf5Store
 
@@ -283,9 +282,3 @@ def test_every_index_gives_what_numpy_gives(tmp_path: Path) -> None:
     points = {"t": xr.Variable("p", [8, 0, 3]), "x": xr.Variable("p", [1, 1, 5])}
     xr.testing.assert_identical(lazy[points], whole[points])
     store.close()
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the real stores are not beside this repository")
-def test_a_climate_model_file() -> None:
-    path = REAL / "climate" / "cesm2_native.nc"
-    assert_like_h5netcdf(path, decode_times=False)

@@ -11,8 +11,7 @@ import pytest
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-from hdf5_reading import REAL, left_out, root_of, tree_of, values
-from xarray_tensordict.core.model import StoredArray, StoredGroup
+from hdf5_reading import left_out, root_of, tree_of, values
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -322,36 +321,3 @@ def test_attributes_are_plain_values(path):
         "fixed_list": ["ab", "cd"],
         "color": 1,
     }
-
-
-@pytest.mark.skipif(not REAL.exists(), reason="the real stores are not beside this repository")
-@pytest.mark.parametrize(
-    ("name", "groups", "arrays", "missing"),
-    [
-        ("climate/cesm2_native.nc", 1, 19, 0),
-        ("energy/rex_ri_wave_2010.h5", 2, 10, 0),
-        ("ml/test_catvnoncat.h5", 1, 3, 0),
-        ("neuro/nwb_ecephys_ogen.nwb", 27, 69, 5),
-        ("rl/guda_trajectories.hdf5", 1, 5, 0),
-        ("robotics/coinft_train.h5", 1, 6, 0),
-        ("robotics/isaaclab_dataset.hdf5", 162, 300, 0),
-        ("satellite/gpm_2A_RW_BRS.HDF5", 7, 22, 0),
-        ("singlecell/anndata_v0.7.8.h5ad", 32, 87, 12),
-    ],
-)
-def test_files_that_others_wrote(name, groups, arrays, missing):
-    tree = tree_of(REAL / name)
-    found = [member for group in tree.values() for member in group.left_out]
-    assert (len(tree), sum(len(group.arrays) for group in tree.values()), len(found)) == (groups, arrays, missing)
-    assert all("reference" in member.reason or "empty" in member.reason for member in found), found
-    with h5py.File(REAL / name) as file:
-        for group in tree.values():
-            for array in group.arrays.values():
-                read = values(array)
-                member = file["/".join((*group.key, array.name))] if _is_dataset(file, group, array) else None
-                if member is not None and read.dtype.kind != "O":
-                    np.testing.assert_array_equal(read, member[()])
-
-
-def _is_dataset(file: h5py.File, group: StoredGroup, array: StoredArray) -> bool:
-    return isinstance(file["/".join(group.key) or "/"], h5py.Group) and array.dtype.kind != "O"

@@ -59,13 +59,6 @@ def wrong_rows_of(path: Path, seed: int) -> int:
         return wrong_rows(ptd, seed)
 
 
-_ptd: Any = None
-
-
-def wrong_rows_of_parent(seed: int) -> int:
-    return wrong_rows(_ptd, seed)
-
-
 def test_many_threads_read_random_rows_of_one_open_file(path: Path) -> None:
     with open_persistent(path) as ptd, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda seed: wrong_rows(ptd, seed), range(16))) == [0] * 16
@@ -86,25 +79,7 @@ def test_threads_read_while_another_file_is_written(path: Path, tmp_path: Path) 
         np.testing.assert_array_equal(other["x"].values, expected_rows())
 
 
-def test_dask_reads_blocks_with_threads(path: Path) -> None:
-    with xr.open_dataset(path, engine="tensordict", chunks={"time": 14}) as ds:
-        np.testing.assert_array_equal((ds["obs"] + ds["next/obs"]).values, 2 * expected_rows() + 0.5)
-
-
 @pytest.mark.slow
 def test_many_processes_read_the_file(path: Path) -> None:
     with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert list(pool.map(wrong_rows_of, [path] * 6, range(6))) == [0] * 6
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forks_of_a_process_that_reads_read_for_themselves(path: Path) -> None:
-    global _ptd
-    with open_persistent(path) as _ptd:
-        assert wrong_rows(_ptd, 99) == 0
-        with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("fork")) as pool:
-            found = [pool.submit(wrong_rows_of_parent, seed) for seed in range(6)]
-            # at the same time as the parent
-            assert wrong_rows(_ptd, 100) == 0
-            assert [future.result() for future in found] == [0] * 6

@@ -234,20 +234,6 @@ def test_unlimited_dims_stay_resizable(path, layout):
     assert_gives_back(path, ds)
 
 
-def test_dask_arrays_are_written_block_by_block(path):
-    blocks = []
-
-    def block(block_info: object = None) -> np.ndarray:
-        blocks.append(block_info[None]["array-location"][0])
-        return np.full((100, 10), block_info[None]["array-location"][0][0], "f4")
-
-    data = dask.array.map_blocks(block, chunks=((100,) * 20, (10,)), dtype="f4", meta=np.empty((0, 0), "f4"))
-    with dask.config.set(scheduler="threads", num_workers=4):
-        xr.Dataset({"x": (("time", "f"), data)}).td.to_h5(path)
-    assert len(blocks) == 20
-    np.testing.assert_array_equal(reopened(path)["x"][:, 0], np.repeat(np.arange(0, 2000, 100), 100))
-
-
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 

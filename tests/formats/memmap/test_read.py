@@ -563,6 +563,20 @@ def test_rows_of_a_wrapped_buffer_are_read_as_numpy_would(dumped):
         xr.testing.assert_identical(ds.isel({dim: rows}).load(), whole.isel({dim: rows}))
 
 
+@pytest.mark.parametrize(("length", "cursor", "shown"), [(6, 0, [0, 1]), (12, 1, [1, 2, 3, 0])])
+@pytest.mark.filterwarnings("ignore:.*the members of the lazy stack:UserWarning")
+def test_members_that_are_the_rows_of_a_buffer_are_shown_as_rows_are(path, length, cursor, shown):
+    members = lazy_stack([TensorDict({"x": torch.full((3, i + 1), i)}, [3]) for i in range(4)])
+    TensorDict({"y": torch.arange(4)[:, None].expand(4, 3), "n": members}, [4, 3]).memmap(path / "storage")
+    (path / "storage" / "storage_metadata.json").write_text(json.dumps({"len": length}))
+    (path / "writer").mkdir()
+    (path / "writer" / "metadata.json").write_text(json.dumps({"cursor": cursor}))
+    tree = xr.open_datatree(path, engine="tensordict")
+    assert tree["y"].values[:, 0].tolist() == shown
+    assert [tree[f"n/{row}/x"].values.max() for row in range(len(shown))] == shown
+    assert len(tree["n"].children) == len(shown)
+
+
 def test_a_cursor_that_does_not_fit_the_rows_is_refused(dumped):
     parts = [TensorDict({"step": torch.arange(start, stop)}, [stop - start]) for start, stop in ((0, 5), (5, 7))]
     path = dumped("LazyMemmapStorage", 5, *parts)

@@ -207,7 +207,7 @@ def test_of_many_files_some_are_kept_and_the_others_opened_for_each_read(most, s
             np.testing.assert_array_equal(found.numpy(), array[order])
             assert sorted(order.tolist()) == list(range(60))
         # in order, all batches but the last cross from one file to the next, and are read
-        assert len(batches._reader._kept._maps) == min(most, 9 if shuffle else 1)
+        assert len(batches._reader._maps._maps) == min(most, 9 if shuffle else 1)
 
 
 @pytest.mark.parametrize("layout", ["zarr", "hdf5", "memmap"])

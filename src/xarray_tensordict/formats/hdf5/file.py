@@ -26,7 +26,7 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
-from ..fingerprint import Identity, RemovedError, identity_of, replaced
+from ..fingerprint import Identity, RemovedError, identity_of
 from ..other_files import what_starts_with
 from ..raw.files import CAN_READ_AT
 from .format import has_signature
@@ -36,7 +36,6 @@ try:
 except ImportError:  # Windows, where HDF5 alone locks files
     fcntl = None  # type: ignore[assignment]
 
-_LOCAL_DRIVERS = ("sec2", "stdio", "core", "direct")
 _FORK_WAITS = 10
 """How many seconds a fork waits for a thread that uses HDF5, before it goes on all the same."""
 
@@ -120,9 +119,7 @@ class Hdf5Source:
     description
         How messages call the source.
     path
-        The path by which another process can open the file, None if there is none.
-    base
-        The path of the group in the file at `path`.
+        The path of a file that this package opens itself, None for what the caller has opened.
 
     Attributes
     ----------
@@ -130,11 +127,10 @@ class Hdf5Source:
         What is known of the file that is open; for use inside of `locked`.
     """
 
-    def __init__(self, manager: FileManager[Any], description: str, path: str | None = None, base: str = "/") -> None:
+    def __init__(self, manager: FileManager[Any], description: str, path: str | None = None) -> None:
         self._manager: Any = manager
         self.description = description
         self._path = path
-        self._base = base
         self._pid = os.getpid()
         self._inherited: FileManager[Any] | None = None
         self._identity: Identity | None = None
@@ -160,17 +156,13 @@ class Hdf5Source:
                     )
                 if self.state.handle is not opened:
                     self.state = self._looked_at(opened)
-                # the caller's own is the group itself
-                base = opened[self._base] if isinstance(opened, h5py.File) and self._base != "/" else opened
-            except KeyError as error:
-                raise replaced(self.description, f"the group {self._base!r}", "none") from error
             except FileNotFoundError as error:
                 raise RemovedError(
                     f"{self.description}: there is no such file any more; open it where it is now"
                 ) from error
             except OSError as error:
                 raise _cannot_open(repr(self.description), error) from error
-            yield base
+            yield opened
 
     def _looked_at(self, opened: Any) -> OpenFile:
         """A file that is opened anew, by this source or by its owner, begins with nothing."""
@@ -202,28 +194,25 @@ class Hdf5Source:
     def release(self, path: str | os.PathLike[str]) -> None:
         """Close the file if it is the one at `path`, and was opened by its path; under the lock."""
         with suppress(OSError):
-            mine = isinstance(self._manager, CachingFileManager) and self._pid == os.getpid()
-            if mine and os.path.samefile(str(self._path), path):
+            if self._path is not None and self._pid == os.getpid() and os.path.samefile(self._path, path):
                 self._manager.close(needs_lock=False)
 
     def _reopen_after_fork(self) -> None:
         self._pid = os.getpid()
         # a caller's own handle stays: HDF5 would give the same one again, and the caller may have opened it for writing
-        if isinstance(self._manager, CachingFileManager):
+        if self._path is not None:
             # the parent's handle is kept, not closed: closing it here would release the parent's lock on the file
             self._inherited = self._manager
-            self._manager = CachingFileManager(h5py.File, str(self._path), mode="r")
+            self._manager = CachingFileManager(h5py.File, self._path, mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._manager, DummyFileManager):
+            raise TypeError(
+                f"an array of {self.description} cannot be pickled: the file was opened by the caller, and another process "
+                f"cannot use that. Open the file by its path."
+            )
         state = {**self.__dict__, "_inherited": None, "state": OpenFile()}
         del state["_pid"]
-        if isinstance(self._manager, DummyFileManager):
-            if self._path is None:
-                raise TypeError(
-                    f"an array of {self.description} cannot be pickled: the file is in memory or behind a file object, and "
-                    f"another process cannot open it. Open the file by its path."
-                )
-            state["_manager"] = CachingFileManager(h5py.File, self._path, mode="r")
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -287,12 +276,9 @@ def _open_file_object(file: Any, description: str) -> Hdf5Source:
 def _borrow(group: Any) -> Hdf5Source:
     if not group:
         raise ValueError(f"{group!r} is closed: open the file again, or give its path")
-    file, name = group.file, group.name or "/"
-    in_memory = file.driver == "core" and file.mode != "r"
-    on_disk = file.driver in _LOCAL_DRIVERS and not in_memory and os.path.exists(file.filename)
-    description = file.filename if name == "/" else f"{file.filename}:{name}"
-    path = os.path.abspath(file.filename) if on_disk else None
-    return Hdf5Source(DummyFileManager(group, close=lambda: None), description, path, name)
+    file, name = group.file.filename, group.name or "/"
+    description = file if name == "/" else f"{file}:{name}"
+    return Hdf5Source(DummyFileManager(group, close=lambda: None), description)
 
 
 def _path_of(file: Any) -> str | None:

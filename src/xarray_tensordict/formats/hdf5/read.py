@@ -7,6 +7,7 @@ encodings here are those that xarray's h5netcdf engine gives.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -183,66 +184,32 @@ class Hdf5Store:
         if node.obj.file.mode != "r" or node.obj.file.swmr_mode:
             self._scales = ScaleTable()  # sizes may be others by now
         self._paths[out.key] = identity(node.obj)
-        is_group = isinstance(node.obj, h5py.Group)
-        facts = self._read_group(node, out) if is_group else self._read_records(node, out)
-        out.unlimited_dims = frozenset(facts.unlimited)
-        return marker(node.obj, BATCH_ATTR) if is_group else None
-
-    def _read_group(self, node: _Node, out: StoredGroup) -> GroupFacts:
-        out.attrs = read_attributes(node.obj, out.key, out.left_out)
-        # those that HDF5 would give back changed
-        own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
-        out.attrs.update(own.get("attrs", {}))
-        out.tensorclass = own.get("tensorclass")
-        members, groups = _list_members(node, out)
-        self._scales.shared(node.obj, members)
-        facts = self._facts(node, out)
-        datasets = {name: member for name, member in members.items() if isinstance(member, h5py.Dataset)}
-        for stored, dataset in datasets.items():
-            name = stored.removeprefix(NON_COORD_PREFIX)
-            # a name that is taken by a netCDF dimension alone is free for a variable
-            if name != stored and (name in groups or (name in datasets and not is_placeholder(datasets[name]))):
-                name = stored
-            self._read_member(facts, out, groups, name, dataset, "/".join((*node.path, stored)))
-        out.groups = tuple(groups)
-        return facts
-
-    def _read_records(self, node: _Node, out: StoredGroup) -> GroupFacts:
-        """The fields of the records of a dataset, as the arrays of a group."""
-        groups: list[str] = []
         if not node.fields:
             out.attrs = read_attributes(node.obj, out.key, out.left_out)
+        is_group, record, groups = isinstance(node.obj, h5py.Group), None, list[str]()
+        if is_group:
+            # those that HDF5 would give back changed
+            own = read_array_record(marker(node.obj, ARRAY_ATTR), out.key, out.left_out)
+            out.attrs.update(own.get("attrs", {}))
+            out.tensorclass, record = own.get("tensorclass"), marker(node.obj, BATCH_ATTR)
+            members, groups = _list_members(node, out)
+            self._scales.shared(node.obj, members)
         facts = self._facts(node, out)
-        dtype, outer = record_at(node.obj.dtype, node.fields)
-        for name in dtype.names or ():
-            field = (*node.fields, name), dtype[name], outer
-            self._read_member(facts, out, groups, name, node.obj, "/".join(node.path), field)
-        out.groups = tuple(groups)
-        return facts
-
-    def _read_member(
-        self,
-        facts: GroupFacts,
-        out: StoredGroup,
-        groups: list[str],
-        name: str,
-        dataset: Any,
-        path: str,
-        field: Any = None,
-    ) -> None:
-        """Add a dataset, or a field of records, to the arrays or to the groups; what cannot be read is left out."""
-        key = (*out.key, name)
-        try:
-            if "/" in name or why_no_key(name):
-                raise UnreadableError("its name is no name for a variable (it is empty, '.' or '..', or has a '/')")
-            check_readable(dataset)
-            if record_at(dataset.dtype if field is None else field[1])[0].names is not None:
-                groups.append(name)
-            elif field is not None or not is_placeholder(dataset):
-                out.arrays[name] = read_array(facts, dataset, path, key, out.left_out, field)
-        except Exception as err:  # one broken dataset must not hide the others, and h5py raises nearly anything
-            why = str(err) if isinstance(err, UnreadableError) else f"it cannot be read: {err}"
-            out.left_out.append(LeftOut(key, why))
+        for name, dataset, path, field in list(_datasets(node, members, groups) if is_group else _fields(node)):
+            key = (*out.key, name)
+            try:
+                if "/" in name or why_no_key(name):
+                    raise UnreadableError("its name is no name for a variable (it is empty, '.' or '..', or has a '/')")
+                check_readable(dataset)
+                if record_at(dataset.dtype if field is None else field[1])[0].names is not None:
+                    groups.append(name)
+                elif field is not None or not is_placeholder(dataset):
+                    out.arrays[name] = read_array(facts, dataset, path, key, out.left_out, field)
+            except Exception as err:  # one broken dataset must not hide the others, and h5py raises nearly anything
+                why = str(err) if isinstance(err, UnreadableError) else f"it cannot be read: {err}"
+                out.left_out.append(LeftOut(key, why))
+        out.groups, out.unlimited_dims = tuple(groups), frozenset(facts.unlimited)
+        return record
 
     def _facts(self, node: _Node, out: StoredGroup) -> GroupFacts:
         own = self._scales.shared(node.chain[-1])
@@ -261,6 +228,24 @@ class Hdf5Store:
             )
         before = {} if mark is None else mark.before
         return GroupFacts(self._source, self._scales, node.chain, netcdf, self._allow_pickle, unlimited, before)
+
+
+def _datasets(node: _Node, members: dict[str, Any], groups: list[str]) -> Iterator[tuple[str, Any, str, Any]]:
+    """The datasets of a group, under the names that they are shown by, and their paths."""
+    datasets = {name: member for name, member in members.items() if isinstance(member, h5py.Dataset)}
+    for stored, dataset in datasets.items():
+        name = stored.removeprefix(NON_COORD_PREFIX)
+        # a name that is taken by a netCDF dimension alone is free for a variable
+        if name != stored and (name in groups or (name in datasets and not is_placeholder(datasets[name]))):
+            name = stored
+        yield name, dataset, "/".join((*node.path, stored)), None
+
+
+def _fields(node: _Node) -> Iterator[tuple[str, Any, str, Any]]:
+    """The fields of records, each with what :func:`read_array` has to know of it."""
+    dtype, outer = record_at(node.obj.dtype, node.fields)
+    for name in dtype.names or ():
+        yield name, node.obj, "/".join(node.path), ((*node.fields, name), dtype[name], outer)
 
 
 def _step(node: _Node, name: str) -> _Node | None:
@@ -286,14 +271,9 @@ def _step(node: _Node, name: str) -> _Node | None:
 
 def _is_record(member: Any) -> bool:
     """Whether a member is a dataset of records, which is shown as a group with one array for each field."""
-    try:
-        return (
-            isinstance(member, h5py.Dataset)
-            and member.shape is not None
-            and record_at(member.dtype)[0].names is not None
-        )
-    except TypeError:  # a type that numpy does not have
-        return False
+    with suppress(TypeError):  # a type that numpy does not have
+        return isinstance(member, h5py.Dataset) and member.shape is not None and bool(record_at(member.dtype)[0].names)
+    return False
 
 
 def _list_members(node: _Node, out: StoredGroup) -> tuple[dict[str, Any], list[str]]:

@@ -233,19 +233,14 @@ def _marked_value(dataset: Any, *, allow_pickle: bool) -> np.ndarray[Any, Any] |
     size = dataset.size * dataset.dtype.itemsize
     if size > LARGEST:
         raise UnreadableError(f"it is marked as a value, and has {size} bytes; values have {LARGEST} at most")
+    if dataset.shape and dataset.dtype.kind not in "iu":
+        raise UnreadableError(f"it is marked as a value, and holds {dataset.dtype}")
     attrs = {NON_TENSOR_ATTR: mark}
-    try:
-        if dataset.shape and dataset.dtype.kind not in "iu":
-            raise ValueError(f"it holds {dataset.dtype}")
-        found = dataset[()]
-        payload = found.astype(np.uint8).tobytes() if isinstance(found, np.ndarray) else bytes(found)
-        if is_pickled(attrs) and not isinstance(found, np.ndarray):
-            payload = base64.b64decode(payload)
-        return decode_non_tensor(payload, attrs, "it", allow_pickle=allow_pickle)[0]
-    except PermissionError as error:
-        raise UnreadableError(str(error)) from error
-    except (TypeError, ValueError) as error:
-        raise UnreadableError(f"it is marked as a value ({mark}) that cannot be decoded: {error}") from error
+    found = dataset[()]
+    payload = found.astype(np.uint8).tobytes() if isinstance(found, np.ndarray) else bytes(found)
+    if is_pickled(attrs) and not isinstance(found, np.ndarray):
+        payload = base64.b64decode(payload)
+    return decode_non_tensor(payload, attrs, "it", allow_pickle=allow_pickle)[0]
 
 
 def _apply_own_record(array: StoredArray, record: ArrayRecord, key: Key, left_out: list[LeftOut]) -> None:

@@ -69,7 +69,7 @@ def create_file(source: Source, path: Any, options: WriteOptions, prefix: Key) -
     ----------
     options
         Mode "w" replaces the file, "w-" and "x" refuse to, "a" adds to it. None replaces the group at `prefix`: the file,
-        where that is the root. Without ``compute`` everything is checked now, and a ``Delayed`` that writes is returned.
+        where that is the root. Without ``compute`` all but the rows of an append is checked now, and a ``Delayed`` is returned.
     prefix
         The group that becomes the root.
 
@@ -96,8 +96,8 @@ def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> 
     stream_source(source)
     if hasattr(path, "write") and hasattr(path, "seek"):
         return partial(_into_object, _planned(source, options), path, prefix, options)
-    target, mode = _target(path), options.mode
-    check_target(target, mode)
+    mode = options.mode
+    target = _target(path, mode)
     if options.append_dim is not None:
         return partial(append_rows, source, target, prefix, str(options.append_dim), progress=options.progress)
     with not_written(target):
@@ -116,7 +116,8 @@ def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> 
     return write_file
 
 
-def _target(path: Any) -> Path:
+def _target(path: Any, mode: str | None) -> Path:
+    """The path of the file; raises where `mode` does not allow what is there: a folder, a file of another kind, any file."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
     local = os.fsdecode(path).removeprefix("file://")
@@ -124,21 +125,15 @@ def _target(path: Any) -> Path:
         raise ValueError(
             f"{path}: HDF5 is written to local files; write to one and copy it, or use ds.td.to_zarr for a URL"
         )
-    return Path(os.path.abspath(os.path.expanduser(local)))
-
-
-def check_target(target: Path, mode: str | None) -> None:
-    """Raise where `mode` does not allow what is at a path: a folder, a file of another kind, any file."""
-    if not target.exists():
-        return
-    if mode in {"w-", "x"}:
+    target = Path(os.path.abspath(os.path.expanduser(local)))
+    if target.exists() and mode in {"w-", "x"}:
         raise FileExistsError(
             f"{target}: there is a file already. Pass mode='w' to replace it, or mode='a' to add to it"
         )
-    if not target.is_file():
+    if target.exists() and not target.is_file():
         what = "a folder" if target.is_dir() else "a FIFO, a socket or a device"
         raise ValueError(f"{target}: expected the path of a file, found {what}; choose another path")
-    if target.stat().st_size and not h5py.is_hdf5(target):
+    if target.exists() and target.stat().st_size and not h5py.is_hdf5(target):
         does = "adds to an HDF5 file" if mode == "a" else "would replace this file"
         with target.open("rb") as file:
             start = file.read(8)
@@ -146,6 +141,7 @@ def check_target(target: Path, mode: str | None) -> None:
             f"{target}: mode={mode or 'w'!r} {does}, and this is none (it starts with {start!r}); choose another path, or "
             "delete the file first"
         )
+    return target
 
 
 def _planned(source: Source, options: WriteOptions, added_to: Path | None = None, prefix: Key = ()) -> WritePlan:

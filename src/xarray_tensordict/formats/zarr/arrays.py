@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +27,17 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
-from ..._compat.zarr import PIPELINE, Document, array_like, array_of, folder_of, group_of, is_local, read_documents
+from ..._compat.zarr import (
+    PIPELINE,
+    Document,
+    array_like,
+    array_of,
+    check_blosc,
+    folder_of,
+    group_of,
+    is_local,
+    read_documents,
+)
 from ...core.metadata import checked, from_json
 from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
@@ -45,7 +55,6 @@ if TYPE_CHECKING:
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER = 18
 _KINDS = "biufcmM"
-_NATIVE = (None, sys.byteorder)
 _LEFT_TO_ZARR = object()
 _V3 = {ZstdCodec: numcodecs.Zstd, BloscCodec: numcodecs.Blosc, GzipCodec: numcodecs.GZip}
 _V2 = {
@@ -265,7 +274,7 @@ class ZarrArray(BackendArray):
         for picked, size in zip(key.tuple, self.shape, strict=True):
             if not isinstance(picked, slice):
                 counted_from_start(np.asarray(picked), size)
-        with named_errors(self._where), many_at_once(self.is_far):
+        with named_errors(self._where), many_at_once() if self.is_far else nullcontext():
             try:
                 yield
             finally:
@@ -401,12 +410,9 @@ class EncodedChunks:
             raise
         except OSError as error:  # zarr says what it means
             raise NotRawError(f"{path}: there is no such chunk") from error
-        if type(self.codec) is numcodecs.Blosc and len(encoded) != int.from_bytes(encoded[12:16], "little"):
-            # blosc believes its header and reads behind the end
-            raise OSError(
-                f"{path}: the chunk was cut short: it holds {len(encoded)} bytes. Restore it, or leave it out"
-            )
         try:
+            if type(self.codec) is numcodecs.Blosc:
+                check_blosc(encoded[:16], len(encoded))
             if out is not None and _decoded_size(self.codec, encoded) == self.chunk:
                 self.codec.decode(encoded, out)
                 return out
@@ -480,7 +486,7 @@ def _only_codec(array: zarr.Array[Any]) -> Any:
     except NotImplementedError:  # chunks of different sizes have no one shape
         return _LEFT_TO_ZARR
     endian = codecs[0].endian
-    if getattr(endian, "value", endian) not in _NATIVE:
+    if getattr(endian, "value", endian) not in (None, sys.byteorder):
         return _LEFT_TO_ZARR
     return codecs[1] if len(codecs) == 2 else None
 

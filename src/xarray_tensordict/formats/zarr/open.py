@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
 from ..._compat.zarr import (
     Document,
@@ -264,6 +264,12 @@ def _by_group(paths: Iterable[str]) -> dict[str, set[str]]:
 def _why_no_name(name: str) -> str | None:
     """Why a part of a key of a store is no name of a member, as the end of a sentence; None where it is one."""
     return why_no_key(name) or ("it has a backslash, which zarr takes for a slash" if "\\" in name else None)
+
+
+def is_far(store: Any) -> bool:
+    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
+    return is_remote(store) or (isinstance(store, WrapperStore) and not own)
 
 
 def state_of(store: Any) -> Any:

@@ -18,10 +18,24 @@ import zarr
 from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
+from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
 
 from ..._compat.xarray import data_of, zarr_variable
-from ..._compat.zarr import get_bytes, is_remote, join, on_store, read_documents, read_together, run, with_dims
+from ..._compat.zarr import (
+    check_blosc,
+    codec_names,
+    get_bytes,
+    is_remote,
+    join,
+    on_store,
+    read_documents,
+    read_together,
+    run,
+    with_dims,
+)
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -46,8 +60,8 @@ from ..base import StoreOptions
 from ..fingerprint import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
-from .open import Opened, Tree, open_node, state_of, unpickles
-from .remote import MERGED, AtOnce, is_far
+from .open import Opened, Tree, is_far, open_node, state_of, unpickles
+from .remote import MERGED, AtOnce
 from .transaction import tell_incomplete
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
@@ -392,7 +406,8 @@ class _GroupReader:
         mask = (is_v2 and mask) if asked is None else asked
         far = is_far(array.store)
         array = on_store(array, AtOnce(array.store)) if far else array
-        variable = zarr_variable(self._xarray_store, name, with_dims(array, stand_ins), mask=mask)
+        shown = on_store(array, _WholeChunks(array.store)) if codec_names(array)[-1:] == ["blosc"] else array
+        variable = zarr_variable(self._xarray_store, name, with_dims(shown, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
         if variable.dtype.kind in "mM":
@@ -443,6 +458,16 @@ def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...]
         return None
     encoding.pop("preferred_chunks", None)
     return tuple(array.shards or array.chunks)
+
+
+class _WholeChunks(WrapperStore[Store]):
+    """The store of an array of blosc, of which a chunk that was cut short is an error."""
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        found = await self._store.get(key, prototype, byte_range)
+        if found is not None:
+            check_blosc(found[:16].to_bytes(), len(found))
+        return found
 
 
 def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool) -> dict[str, Any]:

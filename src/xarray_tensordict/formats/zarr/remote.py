@@ -15,12 +15,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import xarray as xr
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from ..._compat.xarray import backend_array, zarr_array
 from ..._compat.zarr import is_remote
 
 AT_ONCE = 64
@@ -42,21 +40,6 @@ _CONCURRENCY = "async.concurrency"
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
-
-
-def is_far(store: Any) -> bool:
-    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
-    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
-    return isinstance(store, AtOnce) or is_remote(store) or (isinstance(store, WrapperStore) and not own)
-
-
-def reads_far(variable: xr.Variable) -> bool:
-    """Whether reading a lazy variable is mostly waiting."""
-    array: Any = backend_array(variable)
-    while hasattr(array, "wrapped"):
-        array = array.wrapped
-    stored = None if array is None else zarr_array(array)
-    return stored is not None and is_far(stored.store)
 
 
 class AtOnce(WrapperStore[Store]):
@@ -121,11 +104,8 @@ _raised = _Raised()
 
 
 @contextmanager
-def many_at_once(far: bool = True) -> Iterator[None]:
-    """Let zarr ask for `AT_ONCE` chunks of what is far away at once, unless the user has chosen how many."""
-    if not far:
-        yield
-        return
+def many_at_once() -> Iterator[None]:
+    """Let zarr ask for `AT_ONCE` chunks at once, unless the user has chosen how many."""
     _raised.change(1)
     try:
         yield
