@@ -9,6 +9,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from packaging.version import Version
 from xarray.core import indexing
 
 from xarray_tensordict.core.model import StoredGroup
@@ -275,6 +276,8 @@ def test_every_index_gives_what_numpy_gives(tmp_path: Path) -> None:
     for key in keys:
         xr.testing.assert_identical(lazy[key], whole[key])
         for other in (slice(1, 5, 2), 2, [5, 0, 1], [], slice(None, None, -1)):
+            if Version(xr.__version__) < Version("2026.9") and not whole[key, other].size:
+                continue  # xarray raised an IndexError for some empty selections
             xr.testing.assert_identical(lazy[key, other], whole[key, other])
     points = {"t": xr.Variable("p", [8, 0, 3]), "x": xr.Variable("p", [1, 1, 5])}
     xr.testing.assert_identical(lazy[points], whole[points])

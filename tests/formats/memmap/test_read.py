@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 import xarray_tensordict
-from memmap_samples import Step, both_doors, edit
+from memmap_samples import Step, as_saved, both_doors, edit
 from persistent_samples import needs_0_15
 from strategies import tensordicts
 from xarray_tensordict._compat.tensordict import IS_0_14
@@ -81,7 +81,6 @@ def step() -> Step:
     return Step(torch.arange(6.0).view(2, 3), "reach", batch_size=[2])
 
 
-FORGOTTEN = needs_0_15("forgets the names of what it maps")
 SAVED = {
     "nested ones and names": nested,
     "every dtype": of_all_dtypes,
@@ -100,9 +99,7 @@ SAVED = {
 
 
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=FORGOTTEN if name == "nested ones and names" else ()) for name in SAVED]
-)
+@pytest.mark.parametrize("name", SAVED)
 def test_what_tensordict_saves(path, name, archive):
     td = SAVED[name]()
     td.memmap(path)
@@ -111,10 +108,10 @@ def test_what_tensordict_saves(path, name, archive):
         path = tensordict.pack_memmap(path, path.with_suffix(".tdz"))
     found = both_doors(path)
     assert_same_tensordict(loaded, found)
-    assert_same_tensordict(td, found)
+    assert_same_tensordict(as_saved(td), found)
 
 
-@FORGOTTEN
+@needs_0_15("forgets the names of what it maps")
 def test_its_batch_variables_groups_and_classes(path, tmp_path):
     nested().memmap(path)
     with xr.open_dataset(str(path), engine="tensordict") as ds:
@@ -230,7 +227,7 @@ def test_every_row_of_a_stack_of_two_by_one_is_read(path, tmp_path, archive):
         path = tmp_path / "saved.tdz"
     rows = NonTensorStack(NonTensorStack("a"), NonTensorStack("b"))
     TensorDict({"x": torch.ones(2, 1), "s": rows}, [2, 1]).save(path)
-    assert both_doors(path)["s"].tolist() == [["a"], ["b"]]
+    assert both_doors(path).get("s").tolist() == [["a"], ["b"]]
 
 
 def test_a_folder_that_is_nothing_and_a_group_that_is_not_there(path):
@@ -323,7 +320,7 @@ def test_a_lazy_stack_of_equal_members(path, dim, nested):
                 "rows": NonTensorStack(*(f"{i}{j}" for j in range(4))),
             },
             [4],
-            names=None if IS_0_14 else ["time"],  # it forgets them
+            names=["time"],
         )
         for i in range(3)
     ]
@@ -331,7 +328,7 @@ def test_a_lazy_stack_of_equal_members(path, dim, nested):
     stack = TensorDict({"deep": stack}, stack.batch_size, names=stack.names) if nested else stack
     stack.memmap(path)
     loaded = tensordict.load(path)
-    assert_same_tensordict(stack, both_doors(path, mapped=False))
+    assert_same_tensordict(as_saved(stack), both_doors(path, mapped=False))
     assert_same_tensordict(loaded, both_doors(path, mapped=False))
     prefix = "deep/" if nested else ""
     with xr.open_dataset(path, engine="tensordict") as ds:
@@ -537,7 +534,8 @@ def test_a_checkpoint_has_the_rows_that_were_filled_from_the_oldest_on(dumped, s
     for store in (path, path / "storage"):
         assert_same_tensordict(expected, both_doors(store))
         assert_same_tensordict(whole, both_doors(store, filled=False))
-    assert both_doors(path)["task"].tolist() == [f"t{i}" for i in range(3 * times)][-rows:]
+    if not (IS_0_14 and storage == "LazyMemmapStorage"):  # it gives all rows the text of the first
+        assert both_doors(path).get("task").tolist() == [f"t{i}" for i in range(3 * times)][-rows:]
     assert_same_tensordict(expected["next"], both_doors(path, group="next"))
 
 

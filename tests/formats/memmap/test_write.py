@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 import xarray_tensordict
-from memmap_samples import beside, both_doors, weather
+from memmap_samples import as_saved, beside, both_doors, weather
+from persistent_samples import needs_0_15
 from strategies import datasets, tensordicts
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict.writing import values as streaming
 
@@ -38,7 +41,7 @@ def test_what_the_tensordict_holds(tmp_path, chunked, unbatched, name):
     ds.td.to_memmap(path, unbatched=unbatched)
     expected = weather().td.to_tensordict(unbatched=unbatched)
     assert expected.names == ["member", "time"]
-    assert_same_tensordict(expected, tensordict.load(path))
+    assert_same_tensordict(as_saved(expected), tensordict.load(path))
     assert_same_tensordict(expected, both_doors(path))
     assert beside(path) == []
 
@@ -46,7 +49,7 @@ def test_what_the_tensordict_holds(tmp_path, chunked, unbatched, name):
 def test_the_arguments_of_to_tensordict(path):
     options: Any = {"coords": ["time"], "exclude": ["late"], "unbatched": "drop"}
     weather().td.to_memmap(path, ["time"], **options)
-    assert_same_tensordict(weather().td.to_tensordict(["time"], **options), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict(["time"], **options)), tensordict.load(path))
     with pytest.raises(ValueError, match="unbatched='raise': 'mask'"):
         weather().td.to_memmap(path, unbatched="raise")
     with pytest.raises(ValueError, match="unbatched: expected 'drop', 'keep', 'expand' or 'raise', got 'all'"):
@@ -68,7 +71,7 @@ def test_variables_without_batch_dims_are_kept_and_restored(tmp_path, chunked, n
     bare = tensordict.load(tmp_path / name)
     kept = {"lat", "mask", "height", "seasons", "codes", "since", "grid/area"}
     assert set(bare["_unbatched"]) == kept
-    assert_same_tensordict(weather().td.to_tensordict(), bare.exclude("_unbatched"))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), bare.exclude("_unbatched"))
     with xr.open_dataset(tmp_path / name, engine="tensordict") as found:
         assert "_unbatched" not in found.variables
         for each in kept:
@@ -80,6 +83,7 @@ def test_variables_without_batch_dims_are_kept_and_restored(tmp_path, chunked, n
     assert both_doors(tmp_path / name).batch_size == (2, 4)
 
 
+@needs_0_15("writes no bytes that are not UTF-8")
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", ["written", "written.tdz"])
 def test_bytes_come_back_as_bytes(tmp_path, chunked, name):
@@ -114,7 +118,7 @@ def test_generated_datasets(ds, tmp_path_factory):
     exclude = [name for name, dims in strings.items() if dims & batch and dims - batch]
     for each in (ds, ds.chunk()):
         each.td.to_memmap(path, exclude=exclude, unbatched="drop")
-        assert_same_tensordict(ds.td.to_tensordict(exclude=exclude), tensordict.load(path))
+        assert_same_tensordict(as_saved(ds.td.to_tensordict(exclude=exclude)), tensordict.load(path))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -124,7 +128,7 @@ def test_generated_tensordicts_there_and_back(td, tmp_path_factory):
     path = tmp_path_factory.mktemp("generated") / "td"
     ds = xarray_tensordict.to_dataset(td)
     ds.td.to_memmap(path)
-    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(ds.td.to_tensordict()), tensordict.load(path))
 
 
 def test_the_files_are_those_of_tensordict(path, tmp_path):
@@ -180,10 +184,15 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+NO_ROWS = needs_0_15("holds no stack of texts without rows")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NO_ROWS if name.startswith("sizes") else ()) for name in SMALL]
+)
 def test_small_ones(path, name):
     SMALL[name].td.to_memmap(path)
-    assert_same_tensordict(SMALL[name].td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(SMALL[name].td.to_tensordict()), tensordict.load(path))
 
 
 # -- streaming ---------------------------------------------------------------------------------------------------------
@@ -215,7 +224,7 @@ def test_variables_on_disk_are_read_some_rows_at_a_time(path, tmp_path, monkeypa
     expected = ds.td.to_tensordict(unbatched="expand")
     with xr.open_dataset(tmp_path / "source.zarr", engine="tensordict", cache=False) as lazy:
         lazy.td.set_batch_dims(["member", "time"]).td.to_memmap(path, unbatched="expand")
-    assert_same_tensordict(expected, tensordict.load(path))
+    assert_same_tensordict(as_saved(expected), tensordict.load(path))
 
 
 # -- the target --------------------------------------------------------------------------------------------------------
@@ -272,7 +281,7 @@ def test_an_error_on_the_way_leaves_the_old_store(path):
     for name in (path, path.with_suffix(".tdz")):
         with pytest.raises(ZeroDivisionError):
             xr.Dataset({"x": ("time", failing)}).td.to_memmap(name)
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
     assert beside(path) == []
 
 
@@ -314,7 +323,7 @@ def test_what_cannot_be_written_is_refused_by_name(path, name, variable, error, 
 def test_rows_that_are_lists(path, tmp_path):
     td = TensorDict({"tags": NonTensorStack(["a", "b"], ["c", "d"])}, [2], names=["time"])
     td.memmap(tmp_path / "bare")
-    with pytest.raises(IndexError):
+    with nullcontext() if IS_0_14 else pytest.raises(IndexError):
         tensordict.load(tmp_path / "bare")
     ds = xr.Dataset({"x": ("time", np.zeros(2)), "tags": (("time", "tag"), np.array([["a", "b"], ["c", "d"]], object))})
     with pytest.raises(TypeError, match=r"'tags' has dims \['time', 'tag'\].*exclude=\['tags'\]"):
@@ -363,7 +372,7 @@ def test_every_scheduler_writes_the_same_bits(path, scheduler, put_off):
         written = ds.td.to_memmap(path, compute=not put_off)
         if put_off:
             written.compute()
-    assert_same_tensordict(ds.td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(ds.td.to_tensordict()), tensordict.load(path))
     assert_same_tensordict(ds.td.to_tensordict(), both_doors(path))
     assert beside(path) == []
 
@@ -376,10 +385,10 @@ def test_what_is_put_off_leaves_the_old_store_until_it_is_computed(tmp_path, nam
     path = tmp_path / name
     weather().td.to_memmap(path, unbatched="drop")
     later = many_blocks().td.to_memmap(path, compute=False)
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
     later = pickle.loads(pickle.dumps(later))
     later.compute()
-    assert_same_tensordict(many_blocks().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(many_blocks().td.to_tensordict()), tensordict.load(path))
     assert beside(path) == []
 
 
@@ -387,9 +396,9 @@ def test_a_dataset_without_dask_can_be_put_off_too(path):
     later = weather().td.to_memmap(path, compute=False, unbatched="drop")
     assert not path.exists()
     later.compute()
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
     later.compute()  # there is nothing left to do
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
 
 
 def test_what_failed_can_be_computed_again(path):
@@ -416,7 +425,7 @@ def test_computing_it_twice_does_not_lose_what_came_between(path):
     weather().td.to_memmap(path, unbatched="drop")
     with pytest.raises(FileNotFoundError, match=r"can be computed once\. Call it again"):
         later.compute()
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
 
 
 def test_mode_w_minus_is_asked_again_when_it_is_computed(path):
@@ -424,7 +433,7 @@ def test_mode_w_minus_is_asked_again_when_it_is_computed(path):
     weather().td.to_memmap(path, unbatched="drop")
     with pytest.raises(FileExistsError, match="mode='w' to replace"):
         later.compute()
-    assert_same_tensordict(weather().td.to_tensordict(), tensordict.load(path))
+    assert_same_tensordict(as_saved(weather().td.to_tensordict()), tensordict.load(path))
 
 
 def test_progress_is_shown(path, capsys):
@@ -456,10 +465,10 @@ def test_the_nodes_of_a_tree_keep_their_own_batches(tmp_path, name, chunked):
     else:
         episodes().td.to_memmap(path)
     loaded = tensordict.load(path)
-    assert_same_tensordict(episodes().td.to_tensordict(), loaded)
+    assert_same_tensordict(as_saved(episodes().td.to_tensordict()), loaded)
     assert loaded["data"].batch_size == ()
     assert [loaded["data", f"demo_{i}"].batch_size for i in (0, 1)] == [(3,), (5,)]
     assert loaded["data", "demo_1", "next"].batch_size == (5,)
     again = xr.open_datatree(path, engine="tensordict")
     assert again["data/demo_1"].td.batch_size == (5,)
-    assert_same_tensordict(loaded, again.td.to_tensordict())
+    assert_same_tensordict(episodes().td.to_tensordict(), again.td.to_tensordict())
