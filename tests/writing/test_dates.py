@@ -117,7 +117,7 @@ def test_a_memory_mapped_tensordict_refuses_them_by_name(tmp_path: Path) -> None
         days("2000-01-30").td.to_memmap(tmp_path / "a")
 
 
-# -- layout="tensordict", which has one calendar ----------------------------------------------------------------------
+# -- layout="tensordict", which has one calendar, and times far apart ---------------------------------------------------
 
 WRITE: dict[str, Callable[..., Any]] = {
     "zarr": lambda ds, path, **options: ds.td.to_zarr(path, **options),
@@ -152,3 +152,11 @@ def test_a_date_that_the_standard_calendar_lacks_is_refused_by_name(tmp_path: Pa
     converted = ds.assign_coords(time=np.datetime64("2000-02-28", "ns") + np.arange(4))
     with pytest.raises(ValueError, match=r"'time_bnds' holds a date that the standard calendar lacks .*2000-02-30"):
         converted.td.to_zarr(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", WRITE)
+def test_times_more_than_292_years_apart_come_back_from_the_layout_of_xarray(tmp_path: Path, kind: str) -> None:
+    times = np.array(["1700-01-01", "NaT", "2200-01-01T00:00:00.000000001"], "M8[ns]")
+    WRITE[kind](xr.Dataset({"x": ("time", times)}), tmp_path / "a", layout="xarray")
+    with xr.open_dataset(tmp_path / "a", engine="tensordict") as found:
+        np.testing.assert_array_equal(found.x, times)
