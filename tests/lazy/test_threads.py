@@ -97,10 +97,10 @@ def test_a_store_that_is_closed_during_reads_is_closed_behind_the_last_of_them(k
     view, started, closed = ptd[50:150], threading.Barrier(4), threading.Event()
     read_entries = lazy_tensordict.read_entries
 
-    def held(requests):
+    def held(*request):
         started.wait(60)
         assert closed.wait(60)
-        return read_entries(requests)
+        return read_entries(*request)
 
     with ThreadPoolExecutor(3) as pool:
         monkeypatch.setattr(lazy_tensordict, "read_entries", held)
