@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -245,6 +246,11 @@ def _followed(
     for variable, axes in record.axes.items():
         info = ballot.by_path.get(variable)
         before = [dim for dim in axes if dim in ballot.sizes or dim in gone]
+        stacked = [dim for dim in axes if dim in gone]
+        size = math.prod(record.lengths.get(dim, 0) for dim in stacked)
+        into = [] if info is None else [str(dim) for dim, found_size in info.axes if dim in new and found_size == size]
+        if len(into) == 1 < len(stacked) and {*stacked} <= {*(record.names or ())}:  # without an index, all of them chosen
+            found = dict.fromkeys(stacked, into[0]) | found
         if info is not None and len(info.dims) == len(before):
             pairs = [(old, dim, size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
             if all(old in gone and dim in new and record.lengths.get(old, size) == size for old, dim, size in pairs):

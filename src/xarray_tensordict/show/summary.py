@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from .._compat.xarray import backend_array, in_memory, zarr_array
@@ -205,7 +206,7 @@ def _dtype_text(entry: Entry) -> str:
 def _kind_of_objects(variable: xr.Variable) -> str:
     """``"str"``, ``"bytes"`` or ``"object"``; of objects in memory the first one decides, and nothing is read."""
     dtype = variable.dtype
-    if dtype.kind in "UT" or is_text_dtype(dtype):
+    if dtype.kind in "UT" or (isinstance(dtype, np.dtype) and is_text_dtype(dtype)):
         return "str"
     first = next(variable.values.flat, None) if dtype.kind == "O" and in_memory(variable) else None
     return "str" if isinstance(first, str) else "bytes" if dtype.kind == "S" else "object"

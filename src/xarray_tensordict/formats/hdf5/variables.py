@@ -139,7 +139,7 @@ def read_array(
         array.dims, array.unlimited, array.encoding = (), frozenset(), {"source": file_name(dataset)}
     elif value is None and not (element.opaque or element.dtype.kind in "mM" or (element.is_text and raw)):
         # with a dtype of str, xarray reads a whole column of strings as it opens
-        array.encoding["dtype"] = str if h5py.check_vlen_dtype(dtype) is str else dtype
+        array.encoding["dtype"] = str if h5py.check_vlen_dtype(dtype) is str else dtype.base
     _apply_own_record(array, record, key, left_out)
     grown = (dim for number, dim in enumerate(array.dims) if number in array.unlimited and axes[number].name is None)
     facts.unlimited.update(filter(None, grown))
