@@ -231,6 +231,15 @@ def test_readers_see_the_store_as_it_was_and_a_second_try_is_right(
         assert not is_marked(store)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: a shell that starts the tests in the background has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("write", [append, pytest.param(add, marks=pytest.mark.slow)])
 @FORMATS
 def test_an_interrupted_write_never_leaves_rows_that_a_second_try_would_double(write: Write, zarr_format: Any) -> None:
