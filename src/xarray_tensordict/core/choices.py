@@ -249,7 +249,9 @@ def _followed(
         stacked = [dim for dim in axes if dim in gone]
         size = math.prod(record.lengths.get(dim, 0) for dim in stacked)
         into = [] if info is None else [str(dim) for dim, found_size in info.axes if dim in new and found_size == size]
-        if len(into) == 1 < len(stacked) and {*stacked} <= {*(record.names or ())}:  # without an index, all of them chosen
+        if len(into) == 1 < len(stacked) and {*stacked} <= {
+            *(record.names or ())
+        }:  # without an index, all of them chosen
             found = dict.fromkeys(stacked, into[0]) | found
         if info is not None and len(info.dims) == len(before):
             pairs = [(old, dim, size) for old, (dim, size) in zip(before, info.axes, strict=True) if old != dim]
