@@ -30,6 +30,8 @@ units with spikes -- spike_times is cut into rows by spike_times_index
     -> =4 [shared shape]; unbatched spike_times
 doubly ragged -- w_index is cut as well
     id =4; w =900 =8; w_index =90; w_index_index =4 -> =4 [shared shape]; unbatched w w_index
+values with an axis as long as the lengths -- an axis of their own is no number of rows
+    lengths =4; values =900 =4 -> none
 events with a jagged column -- flattened_data is cut by cumulative_length
     evt/energy =50; evt/n =50; evt/t0/cumulative_length =50; evt/t0/flattened_data =193
     -> =50 [shared shape]; unbatched evt/t0/flattened_data; groups {"evt": [50], "evt/t0": [50]}
