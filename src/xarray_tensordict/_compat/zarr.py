@@ -229,9 +229,7 @@ def check_blosc(header: bytes, size: int) -> None:
     """
     whole = int.from_bytes(header[12:16], "little")
     if size < max(whole, 16):
-        raise OSError(
-            f"a chunk was cut short: expected {whole} bytes, found {size}. Restore it, or leave the array out"
-        )
+        raise OSError(f"a chunk was cut short: expected {whole} bytes, found {size}")
 
 
 def codec_names(array: zarr.Array[Any]) -> list[str]:

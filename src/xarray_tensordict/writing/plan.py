@@ -291,8 +291,7 @@ def plan_write(
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
         if layout == "tensordict":
             group.batch_record = batch_record(batch.sizes, td_names(batch))
-            if any(variable.dtype.kind == "O" for variable in node.variables.values()):
-                node.variables = with_standard_dates(node.variables, node.names)
+            node.variables = with_standard_dates(node.variables, node.names)
         for name, variable in node.variables.items():
             called = node.names[name]
             if layout == "tensordict" and (*key, name)[0] == UNBATCHED_NAME:

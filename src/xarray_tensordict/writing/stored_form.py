@@ -165,7 +165,11 @@ def _check_dtype(variable: xr.Variable, place: Place) -> None:
 def _for_xarray(variable: xr.Variable, place: Place) -> Stored:
     """As plain xarray writes it; values that would come back changed lose their packing, or are refused."""
     kind = variable.dtype.kind
-    if kind == "M" and variable.chunks is None and "units" not in {**variable.encoding, **place.asked}:
+    if (
+        variable.dtype == np.dtype("M8[ns]")
+        and variable.chunks is None
+        and "units" not in {**variable.encoding, **place.asked}
+    ):
         variable = _counted_from_1970(variable)
     stored = _of_objects(variable, place) if kind == "O" and not is_text_dtype(variable.dtype) else Stored(variable)
     if stored.form == "array":
@@ -180,7 +184,7 @@ def _counted_from_1970(variable: xr.Variable) -> xr.Variable:
     """Datetimes that lie more than int64 nanoseconds apart: xarray counts from the first one, and fails (measured, 2026.9)."""
     times = read_now(variable).ravel()
     counts = times[~np.isnat(times)].astype("M8[us]").astype("int64")
-    if not counts.size or int(counts.max()) - int(counts.min()) < _FARTHEST or variable.dtype != np.dtype("M8[ns]"):
+    if not counts.size or int(counts.max()) - int(counts.min()) < _FARTHEST:
         return variable
     counted = variable.copy(deep=False)
     counted.encoding = {**variable.encoding, **NS_ATTRS["M"], "dtype": "int64"}

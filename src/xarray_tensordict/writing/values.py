@@ -401,13 +401,15 @@ def with_standard_dates(variables: Mapping[str, xr.Variable], names: Mapping[str
     ValueError
         Names all variables with dates that stay in another calendar; or one with a date that the standard calendar lacks.
     """
-    dates = {name for name, variable in variables.items() if variable.dtype.kind == "O" and calendar_of(variable)}
+    calendars = {name: calendar_of(variable) for name, variable in variables.items() if variable.dtype.kind == "O"}
+    dates = {name for name, calendar in calendars.items() if calendar}
     times = {name for name, variable in variables.items() if variable.dims == (name,) and variable.dtype.kind == "M"}
     follow = {name for name in dates if times.intersection(variables[name].dims)}
     if dates - follow:
         raise ValueError(why_refused(names[name] for name in variables if name in dates))
     return {
-        name: _standard(variable, names[name]) if name in follow else variable for name, variable in variables.items()
+        name: _standard(variable, names[name], calendars[name]) if name in follow else variable
+        for name, variable in variables.items()
     }
 
 
@@ -422,7 +424,7 @@ def why_refused(names: Iterable[str]) -> str:
     )
 
 
-def _standard(variable: xr.Variable, name: str) -> xr.Variable:
+def _standard(variable: xr.Variable, name: str, calendar: str) -> xr.Variable:
     values = read_now(variable)
     texts = ["NaT" if date is None or date != date else date.isoformat() for date in values.flat]
     try:
@@ -433,7 +435,7 @@ def _standard(variable: xr.Variable, name: str) -> xr.Variable:
             f"leave it out with ds.drop_vars({name!r})"
         ) from None
     warn(
-        f"variable {name!r} holds dates of the calendar {calendar_of(variable)!r} along a time of the standard calendar; they are "
+        f"variable {name!r} holds dates of the calendar {calendar!r} along a time of the standard calendar; they are "
         "written as the same dates of the standard calendar",
         StoredFormWarning,
     )

@@ -1,7 +1,7 @@
 """Stores far away: how much is asked of them at once, how far ahead, what is kept of them, and what their errors mean.
 
 A request takes as long as a thousand chunks take to decode, so that what counts is how many are on their way. All numbers
-for that are here; those who read ask :func:`is_far`. Requests that fail in passing (503, timeouts) are tried again by the
+for that are here; :func:`.open.is_far` says which stores those are. Requests that fail in passing (503, timeouts) are tried again by the
 library of the store: obstore does so, fsspec's http does not.
 """
 
