@@ -153,16 +153,20 @@ def _translated(error: Exception, description: str) -> Exception | None:
         return ImportError(
             f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}"
         )
-    of_a_client = type(error).__module__.partition(".")[0] in _CLIENTS
-    if isinstance(error, PermissionError) or (of_a_client and any(word in words for word in _REFUSALS)):
+    if isinstance(error, PermissionError) or (is_of_client(error) and any(word in words for word in _REFUSALS)):
         return PermissionError(
             f"{description}: the store refuses access ({told}). Pass credentials in storage_options, for s3:// as "
             f"{{'key': ..., 'secret': ...}}, or {{'anon': True}} to read what is public"
         )
     if "bucket does not exist" in words or "nosuchbucket" in words:
         return FileNotFoundError(f"{description}: the bucket is not there ({told}); create it, or check its name")
-    if of_a_client or isinstance(error, (ConnectionError, TimeoutError)):
+    if is_of_client(error) or isinstance(error, (ConnectionError, TimeoutError)):
         return ConnectionError(
             f"{description}: the store does not answer as it should ({told}); check address and network"
         )
     return None
+
+
+def is_of_client(error: BaseException) -> bool:
+    """Whether an error has a class of a client of stores far away, which says what the server answered."""
+    return type(error).__module__.partition(".")[0] in _CLIENTS
