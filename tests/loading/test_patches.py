@@ -47,7 +47,7 @@ def assert_patch(sample, patch, dims):
         np.testing.assert_array_equal(sample[name].numpy(), expected.values, err_msg=name)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 6),

@@ -15,7 +15,7 @@ from persistent_samples import grid_ds, grid_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 2), max_size=30),
     st.integers(1, 6),
