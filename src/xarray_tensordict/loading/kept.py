@@ -14,9 +14,11 @@ import numpy as np
 import torch
 import xarray as xr
 
-from .._compat.xarray import backend_array, stored_place, zarr_array
+from .._compat.xarray import backend_array, reads_far, stored_place, zarr_array
 from ..core.model import cached_property
+from ..formats.counting import COUNTED, Work
 from ..formats.raw.arrays import RawArray
+from ..formats.zarr.arrays import EncodedChunks
 from ..tensors.blocks import pieces_of
 from .order import Ints
 
@@ -75,6 +77,14 @@ def _stored_chunk(variable: xr.Variable, axis: int, stored_axis: int, shard_byte
         pieces = pieces_of(array, shard_bytes)
         chunk = chunk if pieces is None else pieces[stored_axis]
     return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
+
+
+def counts_requests(variable: xr.Variable) -> bool:
+    """Whether reading a variable makes no other requests than those that are counted; see :data:`~..formats.counting.COUNTED`."""
+    array: Any = backend_array(variable)
+    stored = getattr(array, "wrapped", array)
+    decoded_here = isinstance(stored, RawArray) and isinstance(stored.data, EncodedChunks)
+    return variable.chunks is None and (array is None or decoded_here or reads_far(variable))
 
 
 @dataclass(frozen=True)
@@ -218,6 +228,9 @@ class KeptBlocks:
             for each in held:
                 if each in self._used:
                     self._used.move_to_end(each)
+        counted = COUNTED.get()
+        if isinstance(counted, Work) and not pinned:
+            counted.claimed(len(numbers), sum(len(each.numbers) for each in own))
         order = {each: place for place, each in enumerate(held)}
         which = np.array([order[each] for each, _ in found], np.int64)
         return Claim(held, own, which, np.array([first for _, first in found], np.int64))

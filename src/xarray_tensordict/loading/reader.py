@@ -30,7 +30,7 @@ from ..tensors.reading import (
 )
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
-from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, whole_grid
+from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, counts_requests, whole_grid
 from .order import READ_BYTES, Ints, ranges
 
 Shape: TypeAlias = tuple[int, ...]
@@ -362,6 +362,17 @@ class RowReader:
         size = sum(column.entry.variable.nbytes for column in columns)
         keeps = self.least_kept * size <= self.kept.most > 0
         return [column.grid(keep=keeps) for column in self.columns]
+
+    @property
+    def kept_size(self) -> int:
+        """How many bytes all chunks have that can be kept; 0 where none can."""
+        columns = (column for column in self.columns if column.grid(keep=True) is not None)
+        return sum(column.entry.variable.nbytes for column in columns)
+
+    @property
+    def counts_requests(self) -> bool:
+        """Whether all requests are counted that it makes."""
+        return all(counts_requests(column.planned.variable) for column in self.columns if column.held)
 
     # --- TensorDicts ---
 

@@ -20,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from ..._compat.zarr import is_remote
+from ..counting import COUNTED
 
 AT_ONCE = 64
 """How many requests are on their way at once, in the whole process."""
@@ -47,7 +48,11 @@ class AtOnce(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         async with _slots():
-            return await super().get(key, prototype, byte_range)
+            with COUNTED.get() as counted:
+                found = await super().get(key, prototype, byte_range)
+                if counted is not None:
+                    counted.received(found)
+            return found
 
     if hasattr(Store, "get_ranges"):  # not in zarr 3.1
 
