@@ -1,4 +1,4 @@
-"""Windows along several dims: patches, which are those that xbatcher gives, and what is read for them."""
+"""Windows along several dims: patches, and what is read for them. Those of xbatcher: ``test_xbatcher.py``."""
 
 import itertools
 
@@ -93,46 +93,6 @@ def test_patches_come_from_every_format_and_everywhere_the_same(form, shuffle, t
     rows = ds.td.to_torch_dataset(**options)
     assert len(rows) == len(wanted)
     np.testing.assert_array_equal(rows[5]["n"].numpy(), wanted[5])
-
-
-XBATCHER = [
-    ({"time": 5}, {}, {}),
-    ({"time": 5}, {"time": 2}, {}),
-    ({"lat": 3, "lon": 4}, {}, {"time": 1}),
-    ({"lat": 3, "lon": 4}, {"lat": 1, "lon": 2}, {"time": 1}),
-    ({"lat": 3, "lon": 4}, {"lat": 2, "lon": 3}, {"time": 4}),
-    ({"time": 4, "lat": 3, "lon": 4}, {}, {}),
-    ({"time": 4, "lat": 6, "lon": 8}, {"time": 3}, {}),
-    ({"lat": 2, "lon": 8}, {}, {"time": 12}),
-]
-"""The sizes, overlaps and batch dims of the examples in xbatcher's documentation, for a smaller field."""
-
-
-@pytest.mark.parametrize(("sizes", "overlap", "batch"), XBATCHER)
-def test_xbatchers_examples_give_the_same_patches(sizes, overlap, batch):
-    xbatcher = pytest.importorskip("xbatcher", reason="xbatcher is not installed")
-    field = weather()["n"]
-    theirs = xbatcher.BatchGenerator(field, input_dims=sizes, input_overlap=overlap, batch_dims=batch)
-    window = {**batch, **sizes}
-    stride = {dim: size - overlap.get(dim, 0) for dim, size in window.items()}
-    ours = weather().td.batches(1, window=window, stride=stride)
-    assert len(ours) == len(theirs)
-    for batch_of_one, patch in zip(ours, theirs, strict=True):
-        patch = patch.unstack("sample") if "sample" in patch.dims else patch
-        np.testing.assert_array_equal(batch_of_one["n"][0].numpy(), patch.transpose("time", "lat", "lon").values)
-
-
-def test_xbatchers_concatenated_patches_are_a_batch():
-    xbatcher = pytest.importorskip("xbatcher", reason="xbatcher is not installed")
-    field = weather()["n"].drop_vars(["time", "lat", "lon"])
-    theirs = xbatcher.BatchGenerator(
-        field, input_dims={"lat": 3, "lon": 4}, batch_dims={"time": 2}, concat_input_dims=True
-    )
-    ours = weather().td.batches(4, window={"time": 2, "lat": 3, "lon": 4}, stride={"time": 2, "lat": 3, "lon": 4})
-    assert len(ours) == len(theirs) == 6
-    for batch, patches in zip(ours, theirs, strict=True):
-        expected = patches.unstack("sample").transpose("input_batch", "time", "lat_input", "lon_input")
-        np.testing.assert_array_equal(batch["n"].numpy(), expected.values)
 
 
 def test_patches_of_single_times_need_no_window_along_them():
