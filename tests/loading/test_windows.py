@@ -129,7 +129,7 @@ def test_other_batch_dims_behind_the_window_stay():
 def test_a_target_is_the_end_of_a_longer_window_so_it_is_in_the_episode_and_behind_no_gap(shuffle, chunked):
     """Three rows of input, one that nobody sees, and two of target: the recipe of the docs."""
     hours = np.delete(np.arange(32), [13, 14, 25])
-    runs = [range(0, 10), range(10, 13), range(13, 23), range(23, 29)]  # two episodes, the second with two gaps
+    runs = [range(10), range(10, 13), range(13, 23), range(23, 29)]  # two episodes, the second with two gaps
     ds = numbered(len(hours), width=2, hour=hours, episode=np.repeat([0, 1], [10, 19])).assign(
         text=("time", np.array([f"row {row}" for row in range(len(hours))], object)), known=("f", [True, False])
     )

@@ -109,9 +109,7 @@ def test_patches_are_filtered_and_drawn_by_the_samplers_of_torch():
 def test_images_with_their_labels_come_in_batches_from_a_loader_of_torch():
     torch_loaders = pytest.importorskip("xbatcher.loaders.torch")
     images = np.arange(10 * 4 * 4.0, dtype="f4").reshape(10, 1, 4, 4)
-    ds = xr.Dataset(
-        {"images": (("sample", "channel", "height", "width"), images), "labels": ("sample", np.arange(10))}
-    )
+    ds = xr.Dataset({"images": (("sample", "channel", "height", "width"), images), "labels": ("sample", np.arange(10))})
     sizes = {"sample": 5, "channel": 1, "height": 4, "width": 4}
     theirs = torch_loaders.MapDataset(
         xbatcher.BatchGenerator(ds["images"], input_dims=sizes),
