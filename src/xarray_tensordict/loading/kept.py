@@ -128,6 +128,15 @@ class Grid:
         for each in zip(*self._unravelled(numbers), strict=True):
             yield tuple(slice(*marks[at : at + 2].tolist()) for at, marks in zip(each, self.marks, strict=True))
 
+    def overlapping(self, key: tuple[slice, ...]) -> Ints:
+        """The numbers of the chunks that have a part of a box, which is not empty, ascending."""
+        ranges = [
+            np.arange(np.searchsorted(marks, along.start, "right") - 1, np.searchsorted(marks, along.stop))
+            for along, marks in zip(key, self.marks, strict=True)
+        ]
+        found: Ints = np.ravel_multi_index(np.ix_(*ranges), [len(widths) for widths in self._widths]).reshape(-1)
+        return found
+
     def _unravelled(self, numbers: Ints) -> Any:
         return np.unravel_index(numbers, [len(widths) for widths in self._widths])
 
