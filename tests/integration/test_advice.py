@@ -393,7 +393,14 @@ LAZY = [
 
 LOADING = [
     Case(
-        "Pass batch_dims=..., set it with ds.td.set_batch_dims(...)",
+        "episodes of different lengths become one Dataset with xr.open_datatree(...)['/'].td.concat('time')",
+        lambda: opened(
+            hdf5(**{f"demo_{n}/{name}": np.zeros((4 + n, 2)) for n in range(2) for name in "ab"})
+        ).td.batches(2),
+        lambda: len(xr.open_datatree("file.h5", engine="tensordict")["/"].td.concat("time").td.batches(3)) == 3,
+    ),
+    Case(
+        "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)",
         lambda: columns().td.batches(2),
         lambda: (
             len(columns().td.batches(2, batch_dims="p")) == len(columns().td.set_batch_dims("p").td.batches(2)) == 2
