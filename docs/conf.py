@@ -64,6 +64,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+# Groups of seldom used parameters, below "Parameters".
+_GROUPS = ("Samples", "Entries", "Reading", "Epochs", "Processes", "Arrays", "Running", "Storage", "Decoding")
+napoleon_custom_sections = [(name, "params_style") for name in _GROUPS]
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "xarray-tensordict"

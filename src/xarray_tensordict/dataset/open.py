@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import xarray as xr
@@ -205,10 +206,11 @@ def _with_recorded_names(info: ArrayInfo, groups: Mapping[Key, StoredGroup]) -> 
 
 
 def _drop(groups: dict[Key, StoredGroup], names: frozenset[str]) -> None:
-    for group in groups.values():
+    """Drop arrays by their own name in whichever group, or by their path or that of a group; "/obs" is the one in the root alone."""
+    for group in groups.values() if names else ():
         for name in list(group.arrays):
-            key = (*group.key, name)
-            if name in names or any("/".join(key[:length]) in names for length in range(1, len(key) + 1)):
+            paths = set(accumulate((*group.key, name), "{}/{}".format))
+            if not names.isdisjoint({name, *paths, *(f"/{path}" for path in paths)}):
                 del group.arrays[name]
 
 

@@ -16,8 +16,8 @@ import torch
 import xarray as xr
 from tensordict import TensorDict
 
-from ..core.model import Inference, cached_property
-from ..dataset.entries import Unbatched, plan_entries
+from ..core.model import Inference, Key, cached_property
+from ..dataset.entries import Names, Unbatched, plan_entries
 from ..formats import counting
 from ..formats.zarr.remote import KEEP_BYTES
 from .kept import Values
@@ -423,17 +423,18 @@ def open_rows(
     *,
     window: Mapping[str, int] | None = None,
     stride: int | Mapping[str, int] = 1,
-    within: str | None = None,
-    gaps: str | Mapping[str, Any] | None = None,
+    within: str | Key | None = None,
+    gaps: str | Key | Mapping[str, Any] | None = None,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
-    exclude: Iterable[str] = (),
+    include: Names | None = None,
+    exclude: Names = (),
     keep: int = KEEP_BYTES,
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
     inference = for_windows(ds, inference, window)
     samples = samples_of(ds, inference, window=window, stride=stride, within=within, gaps=gaps)
-    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, include=include, exclude=exclude)
     return samples, RowReader(
         plan, samples.sizes, samples.names, unbatched=unbatched, keep=whole_number(keep, "keep", 0)
     )
