@@ -58,15 +58,7 @@ _ZSTD_HEADER = 18
 _KINDS = "biufcmM"
 _LEFT_TO_ZARR = object()
 _V3 = {ZstdCodec: numcodecs.Zstd, BloscCodec: numcodecs.Blosc, GzipCodec: numcodecs.GZip}
-_V2 = {
-    numcodecs.Zstd,
-    numcodecs.Blosc,
-    numcodecs.GZip,
-    numcodecs.Zlib,
-    numcodecs.LZ4,
-    numcodecs.BZ2,
-    numcodecs.LZMA,
-}
+_V2 = {numcodecs.Zstd, numcodecs.Blosc, numcodecs.GZip, numcodecs.Zlib, numcodecs.LZ4, numcodecs.BZ2, numcodecs.LZMA}
 
 
 # -- groups and arrays ---------------------------------------------------------------------------------------------------
