@@ -84,7 +84,7 @@ def test_text_is_wrapped_between_words_at_the_width_of_the_terminal(demos):
         text = CliRunner(env={"COLUMNS": "80"}).invoke(main, [command, str(demos)]).output
         lines = [line for line in text.splitlines() if str(demos) not in line]
         assert max(map(len, lines)) <= 80
-        assert "3 with a batch of their own" in text or "dt['/data'].td.concat('time')" in text
+        assert "3 with a batch of their own" in text or "['/data'].td.concat('time')" in text
     lazily = xarray_tensordict.inspect(demos).opened_with[1]
     with eval(lazily, {"xarray_tensordict": xarray_tensordict}) as ptd:
         assert ptd["data", "demo_1", "actions"].shape == (6, 2)
