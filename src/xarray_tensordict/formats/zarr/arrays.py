@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numcodecs
 import numpy as np
@@ -27,6 +27,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
+from ..._compat.xarray import shown_dtype, shown_values
 from ..._compat.zarr import (
     PIPELINE,
     Document,
@@ -46,12 +47,9 @@ from ..array_wrappers import named_errors
 from ..counting import COUNTED
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
-from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from ..raw.files import Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 from .remote import many_at_once
-
-if TYPE_CHECKING:
-    from ..raw.files import Kept
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER = 18
@@ -244,7 +242,7 @@ class ZarrArray(BackendArray):
     def __init__(self, array: Any, where: str, guard: Guard | None, *, far: bool = False) -> None:
         self.otherwise, self.is_far = array, far
         self._where, self._guard = where, guard
-        self.dtype, self.shape = array.dtype, array.shape
+        self.dtype, self.shape = shown_dtype(array.dtype), array.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         with self._reading(key):
@@ -260,7 +258,7 @@ class ZarrArray(BackendArray):
             codes = np.ascontiguousarray(values).reshape(-1).view(np.dtype("u4").newbyteorder(self.dtype.byteorder))
             if codes.size and codes.max() > sys.maxunicode:
                 raise ValueError(f"{int(codes.max())} is no code point of a character")
-        return values
+        return shown_values(values, self.dtype)
 
     @contextmanager
     def _reading(self, key: indexing.ExplicitIndexer) -> Iterator[None]:
