@@ -157,7 +157,7 @@ class Batches:
     def meter_of(self, place: Place) -> Meter:
         """A new meter of what comes behind a place, which is that of these batches from now on."""
         self.place = place
-        self._meter = Meter(place)
+        self._meter = Meter(place, ahead=self.options.prefetch > 0)
         return self._meter
 
     def __getitem__(self, number: int) -> TensorDict:
@@ -339,7 +339,7 @@ class Batches:
         pending: list[list[Values]] = []
         with closing(found):  # type: ignore[type-var]
             for parts, firsts, lasts in found:
-                begun = counting.now()
+                begun = meter.clock()
                 offset, made = 0, []
                 for first, last in zip(firsts, lasts, strict=True):
                     end = offset + (last - first) * width
@@ -350,10 +350,10 @@ class Batches:
                     made.append(self._built(pending, (last - 1) % size + 1, meter))
                     pending = []
                     if len(made) == together:
-                        meter.making += counting.now() - begun
+                        meter.making += meter.clock() - begun
                         yield made
-                        made, begun = [], counting.now()
-                meter.making += counting.now() - begun
+                        made, begun = [], meter.clock()
+                meter.making += meter.clock() - begun
                 if made:
                     yield made
 

@@ -26,8 +26,11 @@ _MEMORY = 16 << 30
 class Meter:
     """The seconds of one iterator, noted by the threads that work for it; entered while the loop waits. `place` moves on."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, ahead: bool = False) -> None:
         self.place, self.start, self.process = place, place.position, os.getpid()
+        # where no thread makes batches ahead, assembling is what is left of waiting: each look at the clock costs
+        self.clock: Callable[[], float] = counting.now if ahead else float
+        self._ahead = ahead
         self.waiting = self.making = self.sending = 0.0
         self.reading, self.requests = Work(), Work()
         self._first = self._asked = self._handed = 0.0
@@ -54,13 +57,19 @@ class Meter:
 
     def waited_for(self, made: Iterator[T]) -> Iterator[T]:
         """The same items, which are made while the loop waits."""
-        while True:
-            with self:
-                try:
-                    found = next(made)
-                except StopIteration:
-                    return
+        self._first = asked = counting.now()
+        for found in made:
+            self._handed = handed = counting.now()
+            self.waiting += handed - asked
             yield found
+            asked = counting.now()
+        self._handed = counting.now()
+        self.waiting += self._handed - asked
+
+    @property
+    def assembling(self) -> float:
+        """What it took to make batches of what was read."""
+        return (self.making if self._ahead else max(0.0, self.waiting - self.reading.seconds)) - self.sending
 
     def read(self, task: Callable[[], T]) -> T:
         """Carry out a read, in any thread."""
@@ -181,7 +190,7 @@ def stats_of(meter: Meter | None, reader: RowReader, blocks: Blocks, options: Op
         requesting=asked.seconds if counted and reader.is_far else None,
         requests=asked.times if counted else None,
         received=asked.nbytes if counted else None,
-        assembling=meter.making - meter.sending,
+        assembling=meter.assembling,
         sending=meter.sending,
         hits=asked.hits,
         misses=asked.misses,
