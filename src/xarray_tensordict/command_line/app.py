@@ -99,6 +99,7 @@ def main() -> None:
     xarray-tensordict inspect run.zarr
     xarray-tensordict convert demos.hdf5 demos.zarr
     xarray-tensordict check demos.zarr
+    xarray-tensordict bench demos.zarr
     """  # noqa: D301 - click reads the character
 
 
@@ -205,6 +206,34 @@ def convert(source: str, target: str, *, progress: bool | None, **keywords: Any)
     click.echo(f"{target} written")
     if left_out:
         click.echo(f"without {printable(', '.join(left_out))}, which have no batch dim (--unbatched keep writes them)")
+
+
+@main.command()
+@_STORE
+@_opens
+@_AS_JSON
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="How long, about."
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True, help="Rows in a batch.")
+def bench(store: str, *, as_json: bool, **keywords: Any) -> None:
+    """Measure how fast a store can be trained from, and whether a copy in another layout is faster.
+
+    At most 64 MiB are read in each run, and copied into a temporary folder. Chunks that were just read come from the memory of
+    the system: a store larger than that is slower.
+
+    \b
+    Examples:
+      xarray-tensordict bench run.zarr
+      xarray-tensordict bench s3://bucket/run.zarr --seconds 20 --batch-size 64
+    """  # noqa: D301 - click reads the character
+    from .bench import bench as measure
+
+    found = measure(store, **_given(keywords))
+    if as_json:
+        _echo_json(found.to_dict())
+    else:
+        click.echo(found.text())
 
 
 @main.command()
