@@ -46,7 +46,8 @@ def convert(
     *,
     to: str | None = None,
     layout: str = "tensordict",
-    chunks: Mapping[str, int] | None = None,
+    chunks: Mapping[str, int | str] | None = None,
+    shards: Mapping[str, int | str] | None = None,
     unbatched: Literal["keep", "drop"] = "keep",
     exclude: Iterable[str] = (),
     overwrite: bool = False,
@@ -66,7 +67,9 @@ def convert(
     layout
         "tensordict" or "xarray", for zarr and HDF5: for whom bare arrays are arranged.
     chunks
-        Chunk sizes by dim, for zarr and HDF5; by default those that suit reading rows for training.
+        Chunk sizes by dim, for zarr and HDF5, in rows or as "1MiB"; by default those of `source`, or rows of about 1 MiB.
+    shards
+        The same for the shards of zarr; by default those of `source`.
     unbatched
         Whether variables that have no batch dim are written too.
     exclude
@@ -86,9 +89,11 @@ def convert(
     FileExistsError
         For a target that is there, without `overwrite`.
     ValueError
-        For names in `exclude` that are not there.
+        For names in `exclude` that are not there, and for shards of another format.
     """
     kind = target_kind(target, to)
+    if shards and kind not in ("zarr", "zip"):
+        raise ValueError(f"{target}: only zarr has shards, and this is {kind}; leave out --shard")
     if not overwrite and not is_url(target) and os.path.exists(target):
         raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
@@ -101,6 +106,7 @@ def convert(
         opened = _open(source, {**engine_keywords, "drop_variables": left_out})
     with opened:
         options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}
+        options |= {"shards": shards} if shards else {}
         TARGETS[kind].write(opened, target, progress=progress, **options)
     return dropped
 
