@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 import zarr
 from torch.utils.data import DataLoader
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.experimental.cache_store import CacheStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.formats.zarr import remote
@@ -188,6 +189,37 @@ def test_what_somebody_else_wraps_around_a_store_may_be_far_away():
     assert is_far(FarStore(MemoryStore()))
     assert not is_far(MemoryStore())
     assert not is_far(zarr.storage.LoggingStore(MemoryStore()))
+    assert is_far(zarr.storage.LoggingStore(FarStore(MemoryStore())))
+
+
+def test_a_copy_on_the_local_disk_is_read_by_later_epochs_and_later_runs(tmp_path):
+    """The recipe of the page on stores: zarr's own ``CacheStore``, and what it does not do."""
+
+    def cached():
+        return CacheStore(far, cache_store=LocalStore(tmp_path / "copy"), max_size=1 << 30)
+
+    ds = table()
+    memory = MemoryStore()
+    ds[["x"]].td.to_zarr(memory, layout="xarray", chunks={"time": 8}, shards={"time": 64})
+    far, options = FarStore(memory), {"shuffle": True, "seed": 0, "keep": 0}
+    expected = [batch["x"].tolist() for batch in ds[["x"]].td.batches(32)]
+    batches = opened(cached()).td.batches(32, keep=0)
+    FarStore.asked.clear()
+    FarStore.most = 0
+    assert [batch["x"].tolist() for batch in batches] == expected
+    assert sorted(FarStore.asked) == sorted({*FarStore.asked})
+    assert len(of_x()) == 16
+    assert FarStore.most >= 8
+    later = cached()
+    for store in (batches, opened(later).td.batches(32, **options)):
+        FarStore.asked.clear()
+        assert sum(len(batch) for batch in store) == ROWS
+        assert FarStore.asked == []
+    assert later.cache_info()["current_size"] == 0  # what an earlier run has left does not count
+    (ds[["x"]] * 0).td.to_zarr(memory, layout="xarray", mode="w", chunks={"time": 8}, shards={"time": 64})
+    assert [
+        batch["x"].tolist() for batch in opened(cached()).td.batches(32, keep=0)
+    ] == expected  # nor is a change seen
 
 
 def test_zarr_asks_for_more_while_somebody_reads():

@@ -29,13 +29,13 @@ def _json(_context: click.Context, _option: click.Parameter, text: str | None) -
         raise click.BadParameter(f"expected JSON, got {text!r} ({error})") from error
 
 
-def _sizes(_context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, int] | None:
-    found = {}
+def _sizes(_context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any] | None:
+    found: dict[str, int | str] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not size.strip().isdigit():
+        if not equals:
             raise click.BadParameter(f"expected DIM=SIZE, got {pair!r}")
-        found[name.strip()] = int(size)
+        found[name.strip()] = int(size) if size.strip().isdigit() else size
     return found or None
 
 
@@ -171,7 +171,15 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
     multiple=True,
     metavar="DIM=SIZE",
     callback=_sizes,
-    help="Chunk size along a dim; can be given more than once.",
+    help="Chunk size along a dim, in rows or as 1MiB; can be given more than once.",
+)
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="DIM=SIZE",
+    callback=_sizes,
+    help="The same for the shards of zarr, each one file.",
 )
 @click.option(
     "--unbatched",
@@ -191,12 +199,13 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
 def convert(source: str, target: str, *, progress: bool | None, **keywords: Any) -> None:
     """Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.
 
-    Without --chunk, zarr chunks hold rows along the batch, as training reads them.
+    Without --chunk, zarr chunks are those of SOURCE, or hold rows of about 1 MiB along the batch, as training reads them.
 
     \b
     Examples:
       xarray-tensordict convert demos.hdf5 demos.zarr
       xarray-tensordict convert era5.zarr era5.zarr.zip --chunk time=256
+      xarray-tensordict convert era5.nc s3://bucket/era5.zarr --chunk time=1MiB --shard time=64MiB
       xarray-tensordict convert run.zarr run_memmap --to memmap
       xarray-tensordict convert run.zarr run.tdz --overwrite --exclude next/info
     """  # noqa: D301 - click reads the character

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     Document,
@@ -30,6 +30,7 @@ from ..._compat.zarr import (
     is_local,
     is_remote,
     join,
+    layers_of,
     list_members,
     read_documents,
     run,
@@ -268,8 +269,9 @@ def _why_no_name(name: str) -> str | None:
 
 def is_far(store: Any) -> bool:
     """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
-    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
-    return is_remote(store) or (isinstance(store, WrapperStore) and not own)
+    own = ("zarr.storage", "zarr.experimental", "xarray_tensordict.")
+    wrappers = layers_of(store)[:-1]
+    return is_remote(store) or not all(type(wrapper).__module__.startswith(own) for wrapper in wrappers)
 
 
 def state_of(store: Any) -> Any:
