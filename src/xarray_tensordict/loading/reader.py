@@ -16,7 +16,7 @@ from ..core.model import GroupBatch, cached_property
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
 from ..formats.raw.files import Kept
-from ..formats.zarr.remote import AHEAD, COLUMN_BYTES
+from ..formats.zarr.remote import AHEAD, COLUMN_BYTES, SHARD_BYTES
 from ..tensors.reading import (
     Frame,
     Read,
@@ -99,6 +99,11 @@ class Column:
             return whole_grid(self.entry.variable.shape[: len(self.held)])
         known = [found for found in marks if found is not None]
         return Grid(tuple(known)) if keep and len(known) == len(marks) else None
+
+    def is_unsharded(self, grid: Grid) -> bool:
+        """Whether its chunks are what its store is asked for."""
+        asked = (chunk_marks(self.planned.variable, axis, SHARD_BYTES) for axis in range(len(self.held)))
+        return all(map(np.array_equal, grid.marks, asked))
 
     @cached_property
     def is_far(self) -> bool:
@@ -362,6 +367,12 @@ class RowReader:
         size = sum(column.entry.variable.nbytes for column in columns)
         keeps = self.least_kept * size <= self.kept.most > 0
         return [column.grid(keep=keeps) for column in self.columns]
+
+    @cached_property
+    def keeps_far(self) -> bool:
+        """Whether every chunk that is far away is asked for by itself, not with its shard, and kept when it has been read."""
+        far = [(c, grid) for c, grid in zip(self.columns, self._grids, strict=True) if c.held and c.is_far]
+        return bool(far) and all(grid is not None and (grid.pinned or c.is_unsharded(grid)) for c, grid in far)
 
     # --- TensorDicts ---
 
