@@ -102,8 +102,8 @@ class Column:
 
     def is_unsharded(self, grid: Grid) -> bool:
         """Whether its chunks are what its store is asked for."""
-        asked = (chunk_marks(self.planned.variable, axis, SHARD_BYTES) for axis in range(len(self.held)))
-        return all(map(np.array_equal, grid.marks, asked))
+        asked = [chunk_marks(self.planned.variable, axis, SHARD_BYTES) for axis in range(len(self.held))]
+        return all(np.array_equal(marks, () if a is None else a) for marks, a in zip(grid.marks, asked, strict=True))
 
     @cached_property
     def is_far(self) -> bool:

@@ -372,7 +372,7 @@ class Tree:
         if self._listed is not None:
             documents: list[Read] = [self._listed.get(path.path) for path in paths]
         else:
-            store = places[0][0].store if places else None
+            store: Any = places[0][0].store if places else None
             asked = [StorePath(AtOnce(store), path.path) for path in paths] if is_far(store) else paths
             documents = read_documents(asked, places[0][0].metadata.zarr_format) if paths else []
         each = zip(paths, documents, strict=True)
