@@ -25,12 +25,13 @@ ROWS, LATE = 1024, 0.02
 class FarStore(WrapperStore):
     """A store whose answers take a while: it counts the requests, and those that are on their way at once."""
 
+    counted = "/c"
     asked: ClassVar[list[str]] = []
     now: ClassVar[list[None]] = []
     most = 0
 
     async def get(self, key, prototype, byte_range=None):
-        if "/c" not in key:
+        if self.counted not in key:
             return await super().get(key, prototype, byte_range)
         self.asked.append(key)
         self.now.append(None)
@@ -119,6 +120,18 @@ def test_what_the_user_told_zarr_holds_for_all_readers_together(far):
     assert FarStore.most == 5
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_documents_are_asked_for_as_chunks_are(zarr_format, monkeypatch):
+    memory = MemoryStore()
+    xr.Dataset({f"v{number}": ("t", [number]) for number in range(80)}).to_zarr(
+        memory, zarr_format=zarr_format, consolidated=False
+    )
+    monkeypatch.setattr(FarStore, "counted", "/zarr.json" if zarr_format == 3 else "/.z")
+    monkeypatch.setattr(FarStore, "most", 0)
+    assert len(opened(FarStore(memory), consolidated=False).variables) == 80
+    assert 32 <= FarStore.most <= 64
+
+
 def test_shards_are_asked_for_as_a_whole_and_large_ones_by_chunk():
     store = written(table(), x={"chunks": (8, 8), "shards": (128, 8)}, y={"chunks": (ROWS,)})
     for options in ({}, {"shuffle": True, "seed": 0}):
@@ -138,6 +151,15 @@ def test_columns_of_many_chunks_are_not_read_as_a_whole_before_the_first_batch()
     batches = opened(store).td.batches(8, prefetch=0)
     next(iter(batches))
     assert "y/c/0" in FarStore.asked
+
+
+@pytest.mark.parametrize("shuffle", [True, "full"])
+def test_the_first_batch_of_a_shuffle_waits_for_its_own_chunks_alone(far, shuffle):
+    batches = opened(far).td.batches(16, shuffle=shuffle, seed=0, prefetch=0)
+    for start in (0, 20):
+        batches.start, before = start, len(of_x())
+        next(iter(batches))
+        assert 0 < len(of_x()) - before <= 16
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------

@@ -321,7 +321,11 @@ class Batches:
 
     def _reads(self, order: Order, numbers: range, meter: Meter) -> Iterator[Callable[[], _Read]]:
         """The reads of what the batches of these numbers need, each row once for all pieces that are read together."""
-        for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
+        size, cuts = self.options.batch_size, order.cuts
+        if numbers and self.options.shuffle and not self._samples.sides and self._reader.keeps_far:
+            # the first batch waits for its own chunks, not for those of its buffer; they are kept for the next read
+            cuts = np.union1d(cuts, [min((numbers[0] + 1) * size, cuts[-1])])
+        for firsts, lasts in reads(cuts, size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
             found = samples[0] if len(samples) == 1 else np.concatenate(samples)

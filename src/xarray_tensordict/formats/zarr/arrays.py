@@ -371,8 +371,12 @@ class EncodedChunks:
         cuts = np.flatnonzero(np.diff(starts[order] // self.chunk)) + 1
 
         def copy(places: Places) -> None:
-            number, inside = np.divmod(starts[places], self.chunk)
-            out[places] = self._decoded(int(number[0])).reshape(-1, length)[inside // length]
+            number, inside = divmod(int(starts[places[0]]), self.chunk)
+            if np.all(np.diff(places) == 1) and np.all(np.diff(starts[places]) == length):
+                self._decode(number, inside, out[places[0] : places[-1] + 1].reshape(-1))
+            else:
+                rows = (starts[places] - number * self.chunk) // length
+                out[places] = self._decoded(number).reshape(-1, length)[rows]
 
         at_once(copy, np.split(order, cuts))
         return True
@@ -383,12 +387,15 @@ class EncodedChunks:
         def copy(number: int) -> None:
             begin = number * self.chunk
             first, last = max(start, begin), min(stop, begin + self.chunk)
-            there = out[first - start : last - start]
-            found = self._decoded(number, there if there.nbytes == self.chunk else None)
-            if found is not there:
-                there[:] = found[first - begin : last - begin]
+            self._decode(number, first - begin, out[first - start : last - start])
 
         at_once(copy, range(start // self.chunk, -(-stop // self.chunk)))
+
+    def _decode(self, number: int, first: int, out: Buffer) -> None:
+        """Decode what follows the byte `first` of a chunk; straight into `out` where that is the whole chunk."""
+        found = self._decoded(number, out if out.nbytes == self.chunk else None)
+        if found is not out:
+            out[:] = found[first : first + out.nbytes]
 
     def _decoded(self, number: int, out: Buffer | None = None) -> Buffer:
         """The bytes of a chunk; in `out`, which has its size, where the codec can be trusted to fill it."""
