@@ -6,6 +6,7 @@ import os
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 project = "xarray-tensordict"
 author = "The xarray-tensordict developers"
@@ -60,6 +61,11 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+# Groups of seldom used parameters, below "Parameters".
+_GROUPS = ("Samples", "Entries", "Reading", "Epochs", "Processes", "Arrays", "Running", "Storage", "Decoding")
+napoleon_custom_sections = [(name, "params_style") for name in _GROUPS]
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "xarray-tensordict"
@@ -80,3 +86,17 @@ html_theme_options = {
 html_css_files = ["custom.css"]
 # Pages of the first level have no pages below them to list.
 html_sidebars = {"*": []}
+
+
+def setup(app: Any) -> None:
+    """Show the accessors under the names that users write: ``ds.td.to_zarr``, not ``DatasetAccessor.to_zarr``."""
+    shown = {"DatasetAccessor.": "ds.td.", "DataTreeAccessor.": "dt.td."}
+
+    def rename(_app: Any, _domain: Any, _type: Any, content: Any) -> None:
+        from docutils.nodes import Text
+        from sphinx.addnodes import desc_addname
+
+        for prefix in content.parent.findall(desc_addname):
+            prefix[:] = [Text(shown.get(prefix.astext(), prefix.astext()))]
+
+    app.connect("object-description-transform", rename)

@@ -38,32 +38,13 @@ _OF_STORE = (
 
 
 class TensorDictBackendEntrypoint(BackendEntrypoint):
-    """Open stores that tensordict, xarray or anybody else wrote, with the batch found.
+    """Open stores that tensordict, xarray or other tools wrote, and find the batch.
 
     Zarr stores, HDF5 and netCDF-4 files, memory-mapped tensordicts (folders and ``.tdz`` archives),
     and checkpoints of replay buffers of torchrl (the oldest row first; ``filled=False`` keeps the order of the storage).
 
-    Parameters of ``xr.open_dataset(store, engine="tensordict", ...)``, beside those of xarray:
-
-    group
-        Open this group as the root.
-    nested
-        True: show all nested groups as variables ``"group/name"``; False: none; None: those that follow the batch of
-        the root, or have no batch of their own.
-    batch_dims
-        Names, or a count, of the leading dims that are the batch.
-    dims
-        Names for axes: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``, whole or features only.
-    allow_pickle
-        Load pickled non-tensor entries. Loading a pickle can run any code.
-    consolidated
-        None: read local stores as they are, remote ones through consolidated metadata.
-    storage_options
-        For a URL, as in ``xr.open_zarr``.
-    use_zarr_fill_value_as_mask
-        None: zarr v2 arrays with ``_ARRAY_DIMENSIONS`` only.
-    filled
-        Whether a checkpoint of a replay buffer is trimmed to the rows that have been filled.
+    ``xr.open_dataset(store, engine="tensordict", ...)`` has the parameters of :func:`xarray_tensordict.open_persistent` except ``mode``
+    and ``device``, and all those of xarray.
 
     Examples
     --------
@@ -81,9 +62,9 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
     supports_groups = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Say yes to a local zarr folder that carries the marker of tensordict, to nothing else.
+        """Return True only for a local zarr folder with tensordict's ``__tensordict__`` attribute.
 
-        HDF5 files are asked of netcdf4 and h5netcdf first, so ``engine="tensordict"`` is needed for them.
+        HDF5 files need ``engine="tensordict"``, because netcdf4 and h5netcdf open them by default.
         """
         if not isinstance(filename_or_obj, (str, os.PathLike)):
             return False
@@ -101,7 +82,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         self,
         filename_or_obj: Any,
         *,
-        drop_variables: str | Iterable[str] | None = None,
+        drop_variables: str | Iterable[str | tuple[str, ...]] | None = None,
         mask_and_scale: bool | Mapping[str, bool] = True,
         decode_times: Any = True,
         concat_characters: bool | Mapping[str, bool] = True,
@@ -120,12 +101,12 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
         filled: bool = True,
         **unknown: Any,
     ) -> xr.Dataset:
-        """Open a store as one Dataset; the parameters are those of the class, and of ``xr.open_dataset``.
+        """Open a store as one Dataset.
 
         Raises
         ------
         TypeError
-            For a parameter that there is not; the message says which there are.
+            For an unknown parameter; the message lists the known ones.
         """
         arguments = {n: v for n, v in locals().items() if n not in {"self", "filename_or_obj", "unknown"}}
         self._check_known(unknown)
@@ -173,6 +154,7 @@ def _open(
 ) -> Any:
     """Open the store, again where a writer changes it just then; close it with the Datasets or on an error."""
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
+    from xarray_tensordict.core.model import entry_name
     from xarray_tensordict.dataset.open import OpenOptions
     from xarray_tensordict.formats.fingerprint import ChangedError
     from xarray_tensordict.formats.registry import open_store
@@ -181,7 +163,7 @@ def _open(
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(
         **{name: arguments.get(name) for name in ("group", "nested", "batch_dims", "dims")},
-        drop_variables=frozenset([dropped] if isinstance(dropped, str) else dropped),
+        drop_variables=frozenset([dropped] if isinstance(dropped, str) else map(entry_name, dropped)),
         decoders={name: arguments[name] for name in _DECODERS if name in arguments},
     )
     of_store = {name: arguments[name] for name in _OF_STORE if arguments.get(name) is not None}

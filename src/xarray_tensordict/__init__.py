@@ -22,6 +22,14 @@ from . import accessor as _accessor  # noqa: F401 - registers ds.td and dt.td
 from .annotate import (
     annotate,  # at once: a submodule of the name of its function would take its place when it is imported later
 )
+from .warnings import (
+    IncompleteStoreWarning,
+    InferredBatchWarning,
+    LeftOutWarning,
+    MissingValuesWarning,
+    SlowReadWarning,
+    StoredFormWarning,
+)
 
 if TYPE_CHECKING:
     from . import testing
@@ -30,14 +38,6 @@ if TYPE_CHECKING:
     from .lazy.persistent import open_persistent
     from .show.inspection import inspect
     from .tensors.to_dataset import to_dataset, to_datatree
-    from .warnings import (
-        IncompleteStoreWarning,
-        InferredBatchWarning,
-        LeftOutWarning,
-        MissingValuesWarning,
-        SlowReadWarning,
-        StoredFormWarning,
-    )
 
 __all__ = [
     "ArrayInfo",
@@ -58,12 +58,6 @@ __all__ = [
 
 _WHERE = {
     "ArrayInfo": "core.model",
-    "IncompleteStoreWarning": "warnings",
-    "InferredBatchWarning": "warnings",
-    "LeftOutWarning": "warnings",
-    "MissingValuesWarning": "warnings",
-    "SlowReadWarning": "warnings",
-    "StoredFormWarning": "warnings",
     "infer_batch": "core.inference",
     "inspect": "show.inspection",
     "open_persistent": "lazy.persistent",

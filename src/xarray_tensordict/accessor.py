@@ -1,4 +1,4 @@
-"""``ds.td``: thin shells over the functions that do the work, which are imported when they are needed.
+"""``ds.td``, and ``da.td`` that points to it: thin shells over the functions that do the work, imported when they are needed.
 
 ``dt.td`` is in :mod:`.tree_accessor`. Both are registered when the engine opens a store or the package is imported.
 Importing these modules imports neither torch nor tensordict.
@@ -6,13 +6,14 @@ Importing these modules imports neither torch nor tensordict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
 from .core.inference import BatchDims
-from .core.model import Inference
+from .core.metadata import BATCH_DIMS_ATTR
+from .core.model import Inference, Key
 from .dataset.records import Answer
 from .loading.methods import LoadingMethods
 from .tree_accessor import DataTreeAccessor
@@ -20,7 +21,9 @@ from .warnings import warn
 from .writing.methods import WritingMethods
 
 if TYPE_CHECKING:
-    from .dataset.entries import Unbatched
+    from tensordict import PersistentTensorDict, TensorDict
+
+    from .dataset.entries import Names, Unbatched
 
 _shadow_warned = False
 
@@ -39,7 +42,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
     """
 
     def __init__(self, ds: xr.Dataset) -> None:
-        _warn_shadowed(ds)
+        _warn_shadowed("dataset", "ds", ds.variables)
         self._ds = ds
         self._answer = Answer()
 
@@ -61,33 +64,53 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         """The size of the batch, as ``TensorDict.batch_size`` will be."""
         return self.infer().batch_size
 
-    def set_batch_dims(self, batch_dims: str | Sequence[str]) -> xr.Dataset:
-        """Say which dims are the batch.
+    def set_batch_dims(self, *batch_dims: str | Sequence[str] | None) -> xr.Dataset:
+        """Choose the batch dims.
 
         The choice is kept in ``attrs["tensordict_batch_dims"]`` and written with the Dataset.
 
         Parameters
         ----------
-        batch_dims
-            Names of dims, outermost first; ``()`` for none. They need not lead: variables are transposed when they are
-            converted.
+        *batch_dims
+            Names of dims, outermost first, or one list of them; ``()`` for no batch; ``None`` removes an earlier choice, so
+            that the batch is inferred again. They need not be the first dims: variables are transposed when they are converted.
+
+        Returns
+        -------
+        xr.Dataset
+            A shallow copy with the choice. This Dataset is not changed.
 
         Raises
         ------
         ValueError
             For a name that is no dim of the Dataset.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> ds = xr.Dataset({"t2m": (("time", "lat", "lon"), np.zeros((4, 3, 2), "f4"))})
+        >>> ds.td.set_batch_dims("time", "lat").td.batch_size
+        (4, 3)
         """
         from .dataset.records import infer_dataset, with_record
 
-        if isinstance(batch_dims, (int, float)):
+        if batch_dims == (None,):
+            ds = self._ds.copy(deep=False)
+            ds.attrs = {name: value for name, value in ds.attrs.items() if name != BATCH_DIMS_ATTR}
+            return ds
+        if not batch_dims or isinstance(batch_dims[0], (int, float)):
             raise TypeError(
-                f"set_batch_dims: expected names of dims, got {batch_dims!r}; a count works in to_tensordict(batch_dims=...)"
+                f"set_batch_dims: expected names of dims, () or None, got {list(batch_dims) or 'nothing'}; a count works in "
+                f"to_tensordict(batch_dims=...)"
             )
-        names = [batch_dims] if isinstance(batch_dims, str) else list(batch_dims)
+        one_list = len(batch_dims) == 1 and not isinstance(batch_dims[0], str)
+        names: list[Any] = list(batch_dims[0] or ()) if one_list else list(batch_dims)
         infer_dataset(self._ds, given=names or 0)
         return with_record(self._ds, {(): names})
 
-    def concat(self, dim: str, *, index: str = "episode", step: str = "step", by: str | None = None) -> xr.Dataset:
+    def concat(
+        self, dim: str, *, index: str = "episode", step: str = "step", by: str | Key | None = None
+    ) -> xr.Dataset:
         """Label the rows of one table that holds episodes one behind the other.
 
         Parameters
@@ -129,12 +152,12 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
 
     @property
     def batched(self) -> xr.Dataset:
-        """The Dataset without the variables that have none of the batch dims."""
+        """The Dataset without the variables that have no batch dim."""
         return self._ds.drop_vars([name for name, found in self._classes().items() if found == "unbatched"])
 
     @property
     def unbatched(self) -> xr.Dataset:
-        """The variables that have none of the batch dims: what ``to_tensordict`` leaves out by default."""
+        """The variables without a batch dim, which ``to_tensordict`` leaves out by default."""
         return self._ds.drop_vars([name for name, found in self._classes().items() if found != "unbatched"])
 
     def _classes(self) -> dict[Any, str]:
@@ -148,13 +171,14 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         batch_dims: BatchDims | None = None,
         *,
         device: Any = None,
+        include: Names | None = None,
+        exclude: Names = (),
         coords: bool | Iterable[str] = True,
         unbatched: Unbatched = "drop",
-        exclude: Iterable[str] = (),
-        copy: bool | None = None,
-        out: Any = None,
         cls: Any = None,
-    ) -> Any:
+        out: Any = None,
+        copy: bool | None = None,
+    ) -> TensorDict:
         """Convert to a TensorDict in memory.
 
         Parameters
@@ -163,23 +187,26 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
             Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
         device
             The device of the result.
+        include
+            Names of variables or groups that become entries, coordinates included; by default all. A nested one is
+            ``"next/done"`` or ``("next", "done")``.
+        exclude
+            Names of variables or groups that do not, of those.
         coords
             Whether coordinates become entries, or the names of those that do.
         unbatched
             What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out
             (``ds.td.unbatched`` has them), "keep" makes ``UnbatchedTensor`` of them, "expand" expands them to the batch
             without copying, "raise" raises.
-        exclude
-            Names of variables or of groups to leave out.
-        copy
-            None: tensors share memory with variables that are in memory where torch allows it, never with index
-            coordinates. True: they share none. False: raise rather than copy.
-        out
-            A tensordict whose tensors are filled, and which is returned.
         cls
             A tensorclass (or a ``TypedTensorDict``) to return instead of a TensorDict. Nested tensordicts become the
             tensorclasses that its annotations name; fields that are not there get their default, or None where the
             annotation allows it. ``ds.td`` shows the class that a store was saved from.
+        out
+            A tensordict whose tensors are filled, and which is returned.
+        copy
+            None: tensors share memory with variables that are in memory where torch allows it, never with index
+            coordinates. True: they share none. False: raise rather than copy.
 
         Returns
         -------
@@ -202,9 +229,10 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         from .tensors.reading import to_tensordict
 
         known = self.infer() if batch_dims is None else None
-        return to_tensordict(options.pop("self")._ds, **options, inference=known)
+        td: TensorDict = to_tensordict(options.pop("self")._ds, **options, inference=known)
+        return td
 
-    def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> Any:
+    def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> PersistentTensorDict:
         """A lazy ``PersistentTensorDict`` over this Dataset; nothing is written and nothing is read yet."""
         from .lazy.persistent import persistent_from_dataset
 
@@ -215,10 +243,11 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         path: Any,
         batch_dims: BatchDims | None = None,
         *,
+        mode: Literal["w", "w-"] = "w",
+        include: Names | None = None,
+        exclude: Names = (),
         coords: bool | Iterable[str] = True,
         unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
-        exclude: Iterable[str] = (),
-        mode: Literal["w", "w-"] = "w",
         compute: bool = True,
         progress: bool = False,
     ) -> Any:
@@ -233,14 +262,14 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
             A folder. It is written beside and renamed: a memory-mapped tensordict that is there is replaced when all is
             written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
             ``.tdz`` gives an archive.
-        batch_dims, coords, exclude
+        batch_dims, include, exclude, coords
             As in :meth:`to_tensordict`.
+        mode
+            "w" replaces what is there, "w-" refuses it.
         unbatched
             What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
             entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
             "expand" writes them once for each element of the batch, "raise" raises.
-        mode
-            "w" replaces what is there, "w-" refuses it.
         compute
             False: check everything, make a hidden folder beside with the metadata and what is small or in memory, and
             return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
@@ -250,8 +279,8 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
 
         Returns
         -------
-        dask.delayed.Delayed or None
-            With ``compute=False`` what writes the rest.
+        Written or dask.delayed.Delayed
+            A summary, as of :meth:`to_zarr`. With ``compute=False`` the ``Delayed`` that writes the rest.
 
         Raises
         ------
@@ -271,7 +300,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
         >>> path = tempfile.mkdtemp() + "/era"
         >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))})
-        >>> ds.td.to_memmap(path)
+        >>> _ = ds.td.to_memmap(path)
         >>> tensordict.load(path)["t2m"].shape
         torch.Size([4, 3])
         """
@@ -294,15 +323,28 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         return summary_html(summarize(self._ds, self.infer()))
 
 
-def _warn_shadowed(ds: xr.Dataset) -> None:
-    """``ds.td`` hides a variable of that name (dewpoint is often called so) from attribute access."""
+class DataArrayAdvice:
+    """``da.td``, which has nothing but this advice."""
+
+    def __init__(self, da: xr.DataArray) -> None:
+        _warn_shadowed("array", "da", da.coords)
+
+    def __repr__(self) -> str:
+        return "a DataArray has no td: use ds.td of the Dataset that it is from, or da.to_dataset(name='x').td"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name!r}: {self!r}")
+
+
+def _warn_shadowed(what: str, short: str, variables: Mapping[Any, Any]) -> None:
+    """The accessor hides a variable of its name (dewpoint is often called so) from attribute access."""
     global _shadow_warned
-    if "td" in ds.variables and not _shadow_warned:
+    if "td" in variables and not _shadow_warned:
         _shadow_warned = True
 
         warn(
-            "the dataset has a variable 'td', which ds.td does not give: ds.td is the accessor of xarray-tensordict. "
-            "Use ds['td'] for the variable",
+            f"the {what} has a variable 'td', which {short}.td does not give: {short}.td is the accessor of xarray-tensordict. "
+            f"Use {short}['td'] for the variable",
             UserWarning,
         )
 
@@ -311,6 +353,8 @@ def register() -> None:
     """Register the accessors, once."""
     if getattr(xr.Dataset, "td", None) is None:
         xr.register_dataset_accessor("td")(DatasetAccessor)
+    if getattr(xr.DataArray, "td", None) is None:
+        xr.register_dataarray_accessor("td")(DataArrayAdvice)
     if getattr(xr.DataTree, "td", None) is None:
         xr.register_datatree_accessor("td")(DataTreeAccessor)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from .core.inference import BatchDims
-from .core.model import Inference
+from .core.model import Inference, Key
 from .dataset.records import Answer
 
 
@@ -52,7 +52,7 @@ class DataTreeAccessor:
         *,
         index: str = "episode",
         step: str = "step",
-        by: str | None = None,
+        by: str | Key | None = None,
         unbatched: Literal["drop", "expand"] = "drop",
     ) -> xr.Dataset:
         """Concatenate episodes of different lengths into one lazy Dataset.
@@ -62,14 +62,9 @@ class DataTreeAccessor:
 
         Parameters
         ----------
-        dim
-            The name of the common batch dim.
-        index, step
-            The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
-            ``ds["episode"].attrs["names"]`` are the names of the groups; short attributes that differ between the groups
-            (``num_samples``) are there too, one list each. Equal ones are attributes of the result.
-        by
-            For one table, the variable that says where episodes end, as for ``ds.td.concat``.
+        dim, index, step, by
+            As for ``ds.td.concat``. ``ds["episode"].attrs["names"]`` are the names of the groups; short attributes that differ between
+            the groups (``num_samples``) are there too, one list each. Equal ones are attributes of the result.
         unbatched
             A single value of an episode is repeated for each of its rows. "drop" leaves arrays without the batch dim out,
             with a warning that names them; "expand" repeats them too, without copying. Coordinates of features that are
@@ -119,7 +114,7 @@ class DataTreeAccessor:
         >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
         >>> path = tempfile.mkdtemp() + "/runs"
         >>> nodes = {name: xr.Dataset({"obs": (("time", "f"), np.zeros((n, 2)))}) for name, n in [("a", 3), ("b", 5)]}
-        >>> xr.DataTree.from_dict(nodes).td.to_memmap(path)
+        >>> _ = xr.DataTree.from_dict(nodes).td.to_memmap(path)
         >>> tensordict.load(path)["b"].batch_size
         torch.Size([5])
         """

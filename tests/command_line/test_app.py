@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import h5py
 import numpy as np
@@ -56,9 +57,10 @@ def test_help_names_every_command_and_each_has_examples():
 
 
 def test_it_runs_as_a_program_and_as_a_module(buffer):
-    for command in ([sys.executable, "-m", "xarray_tensordict"], [str(sys.prefix) + "/bin/xarray-tensordict"]):
-        done = subprocess.run([*command, "inspect", str(buffer), "--json"], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["batch_size"] == [6]
+    module = [sys.executable, "-m", "xarray_tensordict", "inspect", str(buffer), "--json"]
+    assert json.loads(subprocess.check_output(module, text=True))["batch_size"] == [6]
+    program = [str(sys.prefix) + "/bin/xarray-tensordict", "--version"]
+    assert metadata.version("xarray-tensordict") in subprocess.check_output(program, text=True)
 
 
 def test_help_needs_neither_torch_nor_xarray():
@@ -67,12 +69,25 @@ def test_help_needs_neither_torch_nor_xarray():
     assert done.stdout.strip() == "[]"
 
 
-def test_inspect_shows_both_doors_and_why(buffer):
-    text = run("inspect", str(buffer)).output
-    assert "batch (time: 6)" in text
-    assert "the store records batch size [6] with names ['time']" in text
-    assert "('next', 'obs')" in text
-    assert "NonTensorData" in text
+def test_inspect_starts_with_kind_batch_why_and_lines_that_open_the_store(buffer):
+    first, why, dataset, lazy, *_ = run("inspect", str(buffer), "--batch-dims", "time").output.splitlines()
+    assert first.startswith(f"{buffer}: zarr store, batch (time: 6), ")
+    assert why == "    why: batch_dims=['time'] was given"
+    opened = {"xr": xr, "xarray_tensordict": xarray_tensordict}
+    with eval(dataset.removeprefix("    open: "), opened) as ds, eval(lazy, opened) as ptd:
+        assert ds.td.batch_dims == ("time",)
+        assert ptd["next", "obs"].shape == (6, 3)
+
+
+def test_text_is_wrapped_between_words_at_the_width_of_the_terminal(demos):
+    for command in ("inspect", "check"):
+        text = CliRunner(env={"COLUMNS": "80"}).invoke(main, [command, str(demos)]).output
+        lines = [line for line in text.splitlines() if str(demos) not in line]
+        assert max(map(len, lines)) <= 80
+        assert "3 with a batch of their own" in text or "['/data'].td.concat('time')" in text
+    lazily = xarray_tensordict.inspect(demos).opened_with[1]
+    with eval(lazily, {"xarray_tensordict": xarray_tensordict}) as ptd:
+        assert ptd["data", "demo_1", "actions"].shape == (6, 2)
 
 
 def test_inspect_as_json_is_what_inspect_gives_in_python(buffer):
@@ -177,7 +192,7 @@ def test_hidden_groups_are_named_by_their_path_in_the_store(demos):
     for group in (None, "data"):
         with xr.open_dataset(demos, engine="tensordict", group=group) as ds:
             assert "open one with group='/data/demo_0'" in repr(ds.td)
-    assert "3 groups with a batch of their own not shown" in repr(xarray_tensordict.open_persistent(demos))
+    assert "not shown: 3 groups with a batch of their own" in repr(xarray_tensordict.open_persistent(demos))
 
 
 def test_check_fails_with_1_for_a_store_that_does_not_open(tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +63,12 @@ def _opens(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _given(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if value not in (None, False)}
+    return {name: value for name, value in keywords.items() if value not in (None, False, ())}
+
+
+def _width() -> int:
+    """The columns of the terminal; without one those of ``COLUMNS``, or 80."""
+    return shutil.get_terminal_size().columns
 
 
 def _echo_json(value: Any) -> None:
@@ -101,7 +108,7 @@ def main() -> None:
 @_AS_JSON
 @click.option("--all", "everything", is_flag=True, help="List all entries, not only the first 20 of each kind.")
 def inspect(store: str, *, as_json: bool, everything: bool, **keywords: Any) -> None:
-    """Show both doors side by side, the batch and why. Nothing is written, no array is read.
+    """Show what a store is, its batch and why, and how to open it. Nothing is written, no array is read.
 
     \b
     Examples:
@@ -111,12 +118,13 @@ def inspect(store: str, *, as_json: bool, everything: bool, **keywords: Any) -> 
       xarray-tensordict inspect run.zarr --json | jq .batch_size
     """  # noqa: D301 - click reads the character
     from ..show.inspection import inspect as look
+    from ..show.summary import LONGEST
 
     found = look(store, **_given(keywords))
     if as_json:
         _echo_json(found.to_dict())
     else:
-        click.echo(found.text(None) if everything else found.text())
+        click.echo(found.text(None if everything else LONGEST, _width()))
 
 
 @main.command()
@@ -172,6 +180,9 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
     help="Whether variables without a batch dim are written.",
 )
 @click.option(
+    "--include", multiple=True, metavar="NAME", help="Write this variable or group only; can be given more than once."
+)
+@click.option(
     "--exclude", multiple=True, metavar="NAME", help="Leave out a variable or a group; can be given more than once."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing target.")
@@ -203,7 +214,7 @@ def convert(source: str, target: str, *, progress: bool | None, **keywords: Any)
 @click.option("--values", "all_values", is_flag=True, help="Compare all values, not only the first and the last row.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywords: Any) -> None:
-    """Open a store through every door and say what is wrong. Exit code 0: fine, 1: not.
+    """Open a store with each library and list what is wrong. Exit code 0: no error, 1: an error.
 
     \b
     Examples:
@@ -220,8 +231,9 @@ def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywor
     else:
         click.secho(store, bold=True)
         for each in findings:
-            click.echo(
-                f"  {click.style(f'{each.level:7}', fg=_COLOURS[each.level])} {printable(f'{each.about}: {each.message}')}"
-            )
+            text = printable(f"{each.about}: {each.message}")
+            first, *more = textwrap.wrap(text, _width() - 10, break_long_words=False, break_on_hyphens=False)
+            click.echo(f"  {click.style(f'{each.level:7}', fg=_COLOURS[each.level])} {first}")
+            click.echo("".join(f"{' ' * 10}{line}\n" for line in more), nl=False)
     if bad:
         raise SystemExit(1)

@@ -39,14 +39,7 @@ class Finding:
 def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> list[Finding]:
     """Open a store as a Dataset, as a tensordict, with plain xarray and with plain tensordict.
 
-    Parameters
-    ----------
-    store
-        Whatever the engine opens.
-    all_values
-        Compare all values of both doors; else those of the first and the last row.
-    **engine_keywords
-        Those of the engine.
+    With `all_values` all values are compared, else those of the first and the last row. `engine_keywords` are those of the engine.
     """
     findings = check_group(store, all_values=all_values, **engine_keywords)
     if not engine_keywords and worst(findings) != "error":

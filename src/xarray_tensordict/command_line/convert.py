@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import xarray as xr
 
 from ..core.messages import check_choice
-from ..dataset.entries import plan_entries
+from ..dataset.entries import Names, chosen_names, plan_entries
 from ..dataset.records import opening_notes
 from ..formats.registry import TARGETS, is_url, target_by_ending
 
 
 def target_kind(path: str, to: str | None) -> str:
-    """What to write, by the ending of the path or by the caller's word.
+    """What to write, by the ending of the path or by `to`; raises ``ValueError`` where neither names a format.
 
     Examples
     --------
     >>> target_kind("a/b.zarr.zip", None), target_kind("folder", "memmap")
     ('zip', 'memmap')
-
-    Raises
-    ------
-    ValueError
-        Where neither says it.
     """
     found = target_by_ending(path)
     if to is not None:
@@ -48,33 +43,13 @@ def convert(
     layout: str = "tensordict",
     chunks: Mapping[str, int] | None = None,
     unbatched: Literal["keep", "drop"] = "keep",
-    exclude: Iterable[str] = (),
+    include: Names | None = None,
+    exclude: Names = (),
     overwrite: bool = False,
     progress: bool = False,
     **engine_keywords: Any,
 ) -> list[str]:
-    """Convert a store, without ever holding a large variable in memory.
-
-    Parameters
-    ----------
-    source
-        Whatever the engine opens.
-    target
-        A path, or a URL for zarr.
-    to
-        "zarr", "zip", "hdf5", "memmap" or "tdz"; by default what the ending says.
-    layout
-        "tensordict" or "xarray", for zarr and HDF5: for whom bare arrays are arranged.
-    chunks
-        Chunk sizes by dim, for zarr and HDF5; by default those that suit reading rows for training.
-    unbatched
-        Whether variables that have no batch dim are written too.
-    exclude
-        Names of variables or groups to leave out.
-    overwrite
-        Replace what is there; else it is refused.
-    progress
-        Show a progress bar.
+    """Convert a store block by block; the parameters are those of the command.
 
     Returns
     -------
@@ -84,20 +59,22 @@ def convert(
     Raises
     ------
     FileExistsError
-        For a target that is there, without `overwrite`.
+        For an existing target, without `overwrite`.
     ValueError
-        For names in `exclude` that are not there.
+        For a name in `include` or `exclude` that the store does not have.
     """
     kind = target_kind(target, to)
     if not overwrite and not is_url(target) and os.path.exists(target):
         raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
-    if exclude or unbatched == "drop":
+    if include is not None or exclude or unbatched == "drop":
         with opened:
             flat = opened if isinstance(opened, xr.Dataset) else opened.td.to_dataset()
-            plan = plan_entries(flat, flat.td.infer(), exclude=exclude)
+            plan = plan_entries(flat, flat.td.infer(), include=include, exclude=exclude)
+            others = set(flat.variables) - chosen_names(flat, include, exclude)
         dropped = [entry.name for entry in plan.unbatched if unbatched == "drop"]
-        left_out = [*engine_keywords.pop("drop_variables", ()), *exclude, *dropped]
+        # with a slash in front: a name alone is that of variables in all groups
+        left_out = [*engine_keywords.pop("drop_variables", ()), *(f"/{name}" for name in (*others, *dropped))]
         opened = _open(source, {**engine_keywords, "drop_variables": left_out})
     with opened:
         options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}

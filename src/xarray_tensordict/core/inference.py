@@ -17,6 +17,9 @@ from .groups import Group, group_arrays
 from .model import ArrayInfo, EntryClass, GroupBatch, Inference, Key, RecordedBatch, group_name
 from .rules import Ballot, no_batch, with_notes
 
+INHERITED = "it follows the group above it"
+"""The reason of a group that has the batch of the one above."""
+
 
 def infer_batch(
     arrays: Iterable[ArrayInfo],
@@ -197,7 +200,7 @@ class _Decisions:
 def _followed(parent: GroupBatch | None) -> GroupBatch | None:
     if parent is None or not parent.sizes:
         return None
-    return GroupBatch(parent.dims, parent.sizes, "inherited", "it follows the group above it")
+    return GroupBatch(parent.dims, parent.sizes, "inherited", INHERITED)
 
 
 def _no_longer_batched(ballot: Ballot, found: GroupBatch, given: GroupBatch) -> list[str]:

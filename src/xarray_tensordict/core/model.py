@@ -300,6 +300,17 @@ def path_key(path: str | None) -> Key:
     return tuple(part for part in (path or "").split("/") if part)
 
 
+def entry_name(name: Any) -> Any:
+    """The name of the variable that is an entry: that of ``("next", "done")`` is ``"next/done"``, other names stay as they are.
+
+    Examples
+    --------
+    >>> entry_name(("next", "done")), entry_name("next/done"), entry_name(None)
+    ('next/done', 'next/done', None)
+    """
+    return "/".join(map(str, name)) if isinstance(name, tuple) else name
+
+
 def why_no_key(path: str) -> str | None:
     """Why a path that a store writes names no entry, as the end of a sentence; None where it does.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -220,3 +221,14 @@ def widened_dtype_name(torch_dtype: str) -> str:
     'float32'
     """
     return "complex64" if torch_dtype == "complex32" else "float32"
+
+
+def short_dtype(name: str) -> str:
+    """A dtype as tensordict abbreviates it.
+
+    Examples
+    --------
+    >>> [short_dtype(name) for name in ("float32", "uint8", "bfloat16", "bool", "str")]
+    ['f32', 'u8', 'bf16', 'bool', 'str']
+    """
+    return re.sub(r"^(bf|[fuic])[a-z]+(?=\d)", r"\1", name)

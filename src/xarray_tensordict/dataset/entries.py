@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from .._compat.xarray import (
     transpose_axes,
 )
 from ..core.messages import there_are
-from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property
+from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property, entry_name
 from ..core.values import held_objects, widened_dtype_name
 from ..core.voting import is_marked
 from ..formats.raw.arrays import RawRows, raw_rows
@@ -34,6 +35,8 @@ from .describe import key_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]
+Names = Iterable[str | Key]
+"""Names of variables or groups; a nested one is ``"next/done"`` or ``("next", "done")``."""
 
 _TORCH_KINDS = "biufc"
 _NOT_IN_TORCH = frozenset(np.dtype(name).name for name in ("longdouble", "clongdouble")) - {"float64", "complex128"}
@@ -144,7 +147,8 @@ def plan_entries(
     *,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
-    exclude: Iterable[str | Key] = (),
+    include: Names | None = None,
+    exclude: Names = (),
 ) -> Plan:
     """Plan the conversion of a Dataset.
 
@@ -154,27 +158,27 @@ def plan_entries(
         Whether coordinates become entries; or the names of those that do.
     unbatched
         What happens to numeric variables (and arrays of strings) without a batch dim.
-    exclude
-        Names of variables, or of groups, to leave out.
+    include, exclude
+        As in :func:`chosen_names`.
 
     Raises
     ------
     ValueError
-        For an unknown `unbatched`; for an unbatched variable with ``unbatched="raise"``; for a name in `exclude`
-        that is not there; for two variables that claim one path.
+        For an unknown `unbatched`; for an unbatched variable with ``unbatched="raise"``; for a name in `coords`, `include` or
+        `exclude` that the Dataset does not have; for two variables that claim one path.
     """
     if unbatched not in {"drop", "keep", "expand", "raise"}:
         raise ValueError(f"unbatched: expected 'drop', 'keep', 'expand' or 'raise', got {unbatched!r}")
-    excluded = _checked_names(ds, exclude)
-    wanted = None if isinstance(coords, bool) else set(_checked_names(ds, coords))
+    chosen = chosen_names(ds, include, exclude)
+    some_coords = None if isinstance(coords, bool) else _checked_names(ds, coords)
     tuples = multiindex_dims(ds)
     plan = Plan(inference.groups)
     check_paths(ds)
     for name, variable in ds.variables.items():
         key = key_of(name)
-        if name in tuples or any("/".join(key[:n]) in excluded for n in range(1, len(key) + 1)):
+        if name in tuples or name not in chosen:
             continue
-        if name in ds.coords and (coords is False or (wanted is not None and str(name) not in wanted)):
+        if name in ds.coords and (coords is False or (some_coords is not None and str(name) not in some_coords)):
             continue
         try:
             variable = with_numpy_dtype(variable)
@@ -288,12 +292,29 @@ def calendar_of(variable: xr.Variable) -> Any:
     )
 
 
-def _checked_names(ds: xr.Dataset, names: Iterable[str | Key]) -> set[str]:
-    found = (
-        {names}
-        if isinstance(names, str)
-        else {"/".join(name) if isinstance(name, tuple) else str(name) for name in names}
-    )
+def chosen_names(ds: xr.Dataset, include: Names | None, exclude: Names = ()) -> set[Hashable]:
+    """The variables that `include` names, or all, without those that `exclude` names; the name of a group stands for what it holds.
+
+    Examples
+    --------
+    >>> ds = xr.Dataset({"obs": ("t", [1]), "next/obs": ("t", [1]), "next/done": ("t", [1])})
+    >>> chosen_names(ds, ["next"], exclude=[("next", "done")])
+    {'next/obs'}
+    """
+    chosen = set(ds.variables)
+    if include is not None:
+        chosen = _below(ds, _checked_names(ds, include))
+    return chosen - _below(ds, _checked_names(ds, exclude)) if exclude else chosen
+
+
+def _below(ds: xr.Dataset, names: set[str]) -> set[Hashable]:
+    return {
+        name for name in ds.variables for key in [key_of(name)] if not names.isdisjoint(accumulate(key, "{}/{}".format))
+    }
+
+
+def _checked_names(ds: xr.Dataset, names: Names) -> set[str]:
+    found = {names} if isinstance(names, str) else {str(entry_name(name)) for name in names}
     known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
     for name in sorted(found - known):
         raise ValueError(f"there is no variable or group {name!r} in the dataset; {there_are(name, ds.variables)}")

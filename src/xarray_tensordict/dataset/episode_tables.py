@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
 from .._compat.xarray import is_loaded
 from ..core.metadata import BATCH_DIMS_ATTR
-from ..core.model import GroupBatch, Key
+from ..core.model import GroupBatch, Key, entry_name
 from ..core.voting import is_time_name
 from .records import infer_dataset, set_record_if_needed
 from .trees import flatten
@@ -80,7 +80,7 @@ def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.Variable | None:
     return None
 
 
-def label_node(dt: xr.DataTree, dim: str, index: str, step: str, by: str | None, hint: str) -> xr.Dataset:
+def label_node(dt: xr.DataTree, dim: str, index: str, step: str, by: str | Key | None, hint: str) -> xr.Dataset:
     """The rows of the table in a node, or in its group ``data``, with the coordinates `index` and `step`.
 
     Parameters
@@ -97,24 +97,25 @@ def label_node(dt: xr.DataTree, dim: str, index: str, step: str, by: str | None,
     ValueError
         Where nothing says where episodes end, or what does so does not fit the table.
     """
-    _check_by(by)
+    by = _checked_by(by)
     ends = _find(dt, (by, f"../{by}") if by is not None else _ENDS)
     node = dt.children["data"] if "data" in dt.children and not dt.data_vars else dt
     return _label(_table(flatten(node), ends, f"group {dt.path!r}", (dim, index), by, hint), dim, index, step)
 
 
-def label_dataset(ds: xr.Dataset, dim: str, index: str, step: str, by: str | None) -> xr.Dataset:
+def label_dataset(ds: xr.Dataset, dim: str, index: str, step: str, by: str | Key | None) -> xr.Dataset:
     """The rows of a Dataset with the coordinates `index` and `step`; see :func:`label_node`."""
-    _check_by(by)
+    by = _checked_by(by)
     name = by or next((name for name in _ENDS if name in ds.variables), None)
     hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
     return _label(_table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint), dim, index, step)
 
 
-def _check_by(by: Any) -> None:
-    if by is not None and not isinstance(by, str):
-        pairs = " and ".join(" with ".join(pair) for pair in _PAIRS)
-        raise TypeError(f"by: expected the name of one variable, got {by!r}; of the pairs {pairs} one name is enough")
+def _checked_by(by: Any) -> str | None:
+    if by is None or isinstance(by, str) or (isinstance(by, tuple) and by not in _PAIRS):
+        return cast("str | None", entry_name(by))
+    pairs = " and ".join(" with ".join(pair) for pair in _PAIRS)
+    raise TypeError(f"by: expected the name of one variable, got {by!r}; of the pairs {pairs} one name is enough")
 
 
 def _table(

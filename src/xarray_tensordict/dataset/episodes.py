@@ -15,7 +15,7 @@ from xarray.core.indexing import LazilyIndexedArray
 from .._compat.xarray import data_of, dataset_of, remade
 from ..core.inference import infer_batch
 from ..core.messages import check_choice
-from ..core.model import Inference
+from ..core.model import Inference, Key
 from ..core.naming import feature_name
 from ..core.values import jsonable
 from ..core.voting import is_made_up, is_marked, is_time_name
@@ -54,7 +54,7 @@ def concat(
     *,
     index: str = "episode",
     step: str = "step",
-    by: str | None = None,
+    by: str | Key | None = None,
     unbatched: Unbatched = "drop",
 ) -> xr.Dataset:
     """Concatenate the episodes below a node; see ``DataTree.td.concat``."""

@@ -7,6 +7,7 @@ Entries are read by :mod:`..tensors.reading`, when they are asked for.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -17,6 +18,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
 from ..core.messages import printable, there_are
 from ..core.model import Key, group_name
+from ..core.values import short_dtype
 from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, td_names
 from ..formats.raw.files import Kept
@@ -407,29 +409,47 @@ class XarrayPersistentTensorDict(LazyTensorDict):
             self.lock_()
 
     def __repr__(self) -> str:
-        return self._described("")
+        source = self.file.source
+        device = "" if self.device is None else f"device={self.device}, "
+        names = ",".join(map(str, self.names))
+        head = f"{type(self).__name__}(batch_size={_sizes_text(self.batch_size)}, names=[{names}], {device}fields="
+        hidden = f"\n    not shown: {len(source.hidden)} groups with a batch of their own: group=... or nested=True"
+        shown = f"{head}{_fields_text(self._fields(), '', len(head) + 1)})\n    store: {printable(self.file)}"
+        return shown + (hidden if source.hidden and not self.file.key else "")
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
-    def _described(self, indent: str) -> str:
-        lines = [f"{type(self).__name__}(", f"{indent}    fields={{"]
+    def _fields(self) -> dict[str, Any]:
+        """The text of each entry, and the fields of each nested tensordict; no array is read."""
+        batch = len(self.batch_size)
+        found: dict[str, Any] = {}
         for name, member in self.file.members.items():
             if not isinstance(member, Entry):
-                text = member._described(indent + " " * 8)
+                extra = member.batch_size[batch:]
+                found[printable(name) + (f" {_sizes_text(extra)}" if extra else "")] = member._fields()
             elif member.form == "tensor":
-                text = f"Tensor(shape={torch.Size(member.shape)}, dtype={tensor_dtype(member)})"
+                dtype = str(tensor_dtype(member)).removeprefix("torch.")
+                found[printable(name)] = f"{short_dtype(dtype)}{_sizes_text(member.shape[batch:])}"
             else:
-                shape = torch.Size(member.shape) if member.form == "rows" else self.batch_size
-                text = f"{self.entry_class(name).__name__}(shape={shape})"
-            lines.append(f"{indent}        {printable(name)}: {text},")
-        source = self.file.source
-        told = "" if self.file.key else f", store={source.description!r}"
-        if source.hidden and not self.file.key:
-            told += f", {len(source.hidden)} groups with a batch of their own not shown: group=... or nested=True"
-        lines[-1] = lines[-1].rstrip(",") + "}," if self.file.members else lines[-1] + "},"
-        lines.append(f"{indent}    batch_size={self.batch_size}, names={self.names}, device={self.device}{told})")
-        return "\n".join(lines)
+                found[printable(name)] = self.entry_class(name).__name__
+        return found
+
+
+def _sizes_text(sizes: Iterable[int]) -> str:
+    return f"[{','.join(map(str, sizes))}]"
+
+
+def _fields_text(fields: Any, indent: str, used: float) -> str:
+    """Fields on one line where `used` columns before them leave room, else each on its own, as tensordict shows them."""
+    if isinstance(fields, str):
+        return fields
+    flat = ", ".join(f"{name}: {_fields_text(value, '', -math.inf)}" for name, value in fields.items())
+    if used + len(flat) + 2 <= 80 or not fields:
+        return f"{{{flat}}}"
+    inner = f"{indent}    "
+    lines = (f"{inner}{k}: {_fields_text(v, inner, len(inner) + len(k) + 3)}" for k, v in fields.items())
+    return "{\n" + ",\n".join(lines) + "}"
 
 
 register_pytree(XarrayPersistentTensorDict)

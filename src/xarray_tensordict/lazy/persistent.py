@@ -6,8 +6,8 @@ package decodes, leaves out or shapes (packed data, times, text, unbatched entri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from .._compat.tensordict import entry_class, metadata_of
 from ..core.inference import BatchDims
 from ..core.messages import check_choice
 from ..core.model import Key
+from ..core.naming import DimsArgument
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import describe_source, find_source, is_url
@@ -30,34 +31,69 @@ from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
 def open_persistent(
     store: Any,
     *,
-    mode: str = "r",
-    device: Any = None,
     batch_dims: BatchDims | None = None,
-    **engine_keywords: Any,
+    group: str | None = None,
+    nested: bool | None = None,
+    dims: DimsArgument | None = None,
+    drop_variables: str | Iterable[str | Key] | None = None,
+    mode: Literal["r", "r+"] = "r",
+    device: Any = None,
+    storage_options: dict[str, Any] | None = None,
+    filled: bool = True,
+    allow_pickle: bool = False,
+    consolidated: bool | None = None,
+    zarr_format: Literal[2, 3] | None = None,
+    use_zarr_fill_value_as_mask: bool | None = None,
+    mask_and_scale: bool | Mapping[str, bool] | None = None,
+    decode_times: Any = None,
+    decode_timedelta: Any = None,
+    use_cftime: Any = None,
+    decode_coords: Any = None,
+    concat_characters: bool | Mapping[str, bool] | None = None,
+    **of_xarray: Any,
 ) -> PersistentTensorDict:
     """Open a store as a ``PersistentTensorDict``: lazy, decoded, nested.
 
-    The same as ``xr.open_dataset(store, engine="tensordict")``, through tensordict's door:
+    It opens what ``xr.open_dataset(store, engine="tensordict")`` opens, which takes the same parameters except `mode` and `device`.
     ``open_persistent(store).to_tensordict()`` and ``ds.td.to_tensordict()`` are equal.
 
     Parameters
     ----------
     store
-        Whatever the engine opens: a path, a URL, a zarr store or group, an h5py file or group, an open
-        ``PersistentTensorDict``.
+        A path, a URL, a zarr store or group, an h5py file or group, or an open ``PersistentTensorDict``.
+    batch_dims
+        Names of the batch dims, or how many of the first dims are the batch. None takes them from the store's metadata, or infers
+        them.
+    group
+        The path of the group that becomes the root.
+    nested
+        True shows all nested groups (in a Dataset as variables ``"group/name"``), False none. None shows those that have the
+        batch of the root or no batch of their own.
+    dims
+        Names for axes: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``, for all axes of an array or for its features.
+    drop_variables
+        Names of variables to leave out of every group, or paths of variables or groups: ``"next/obs"``, ``("next", "obs")``.
+        ``"/obs"`` leaves out the variable of the root alone.
     mode
         ``"r"``: read only. ``"r+"``: for stores that plain tensordict reads to the same entries; the result is then
         tensordict's own writable object.
     device
         The device that entries are sent to when they are read.
-    batch_dims
-        Names, or a count, of the batch dims; by default they are inferred.
-    **engine_keywords
-        The parameters of the engine: ``group`` (open this group as the root), ``nested`` (True: show all nested groups,
-        False: none), ``dims`` (names for axes), ``allow_pickle`` (load pickled entries, which can run any code),
-        ``filled`` (trim a replay buffer to its filled rows), ``consolidated``, ``storage_options``,
-        ``use_zarr_fill_value_as_mask``; and those of ``xr.open_dataset``: ``drop_variables`` (leave variables, or a
-        group, out), ``mask_and_scale``, ``decode_times``, ``chunks``, ...
+
+    Storage
+    -------
+    filled
+        Trim a checkpoint of a torchrl replay buffer to its filled rows, the oldest first. False keeps the order of the storage.
+    allow_pickle
+        Load pickled non-tensor entries. Loading a pickle can run any code.
+    storage_options, zarr_format, consolidated, use_zarr_fill_value_as_mask
+        As in ``xr.open_zarr``. None reads consolidated metadata of remote stores only, and fill values as missing in zarr v2
+        arrays with ``_ARRAY_DIMENSIONS`` only.
+
+    Decoding
+    --------
+    mask_and_scale, decode_times, decode_timedelta, use_cftime, decode_coords, concat_characters, **of_xarray
+        As in ``xr.open_dataset``, with its other parameters, such as ``chunks``. None stands for the defaults.
 
     Returns
     -------
@@ -72,6 +108,7 @@ def open_persistent(
         ``ptd.clone(False)``                    reads nothing: another lazy object over the same store
         ``ptd.to_tensordict()``, ``clone()``    reads everything: a ``TensorDict``
         ``ptd.unbatched``                       reads the entries without a batch dim: a ``TensorDict``
+        ``ptd.close()``, ``with ptd:``          closes the store
         ======================================  ============================================================
 
     Raises
@@ -91,18 +128,13 @@ def open_persistent(
     tensor([[4., 5.],
             [0., 1.]])
     """
+    given = {name: value for name, value in locals().items() if value is not None}
+    keywords = {name: given[name] for name in given.keys() - {"store", "mode", "device", "of_xarray"}}
     check_choice("mode", mode, ("r", "r+"))
-    if "engine" in engine_keywords:
-        raise TypeError(
-            "open_persistent always uses engine='tensordict'; for a Dataset of another engine use ds.td.to_persistent()"
-        )
-    keywords = {"cache": False, **engine_keywords}
-    if batch_dims is not None:
-        keywords["batch_dims"] = batch_dims
-    ds = xr.open_dataset(store, engine="tensordict", **keywords)
+    ds = xr.open_dataset(store, engine="tensordict", **{"cache": False, **keywords, **of_xarray})
     description = describe_source(store)
     if mode == "r+":
-        return open_writable(store, ds, description, device=device, keywords=engine_keywords)
+        return open_writable(store, ds, description, device=device, keywords=keywords)
     try:
         return persistent_from_dataset(ds, device=device, description=description, closer=ds.close)
     except BaseException:
@@ -120,18 +152,7 @@ def persistent_from_dataset(
 ) -> PersistentTensorDict:
     """A lazy ``PersistentTensorDict`` over a Dataset of any engine; nothing is written, and no array is read yet.
 
-    Parameters
-    ----------
-    ds
-        The Dataset; it is not changed.
-    batch_dims
-        Names, or a count, of the batch dims; by default those of ``ds.td``.
-    device
-        The device that entries are sent to when they are read.
-    description
-        How messages call the store.
-    closer
-        What ``close()`` calls; by default nothing, and the Dataset stays open.
+    Messages call the store by `description`. ``close()`` calls `closer`; without one the Dataset stays open.
     """
     plan = plan_entries(ds, infer_dataset(ds, given=batch_dims))
     leave_out_times(plan)
@@ -158,18 +179,7 @@ def open_writable(
 ) -> PersistentTensorDict:
     """Open a store as plain tensordict does, for reading and writing, after checking that it reads it correctly.
 
-    Parameters
-    ----------
-    store
-        A path, a zarr store, or a group of zarr or h5py that is open for writing.
-    ds
-        The same store, opened by the engine; it is closed here.
-    description
-        How messages call the store.
-    device
-        The device that entries are sent to when they are read.
-    keywords
-        What the engine was asked for; of these only ``group`` concerns tensordict.
+    `ds` is the same store, opened by the engine with `keywords`; it is closed here. Messages call the store by `description`.
 
     Raises
     ------

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from ..core.inference import BatchDims
-from ..core.model import Inference
+from ..core.model import Inference, Key
 from ..dataset.records import infer_dataset
 
 if TYPE_CHECKING:
-    from ..dataset.entries import Unbatched
+    from ..dataset.entries import Names, Unbatched
     from .batches import Batches
 
 
@@ -31,23 +31,24 @@ class LoadingMethods:
         *,
         shuffle: bool | Literal["full"] = False,
         seed: int | None = None,
-        epoch: int = 0,
-        start: int = 0,
         drop_last: bool = False,
+        device: Any = None,
         window: Mapping[str, int] | None = None,
         stride: int | Mapping[str, int] = 1,
-        within: str | None = None,
-        gaps: str | Mapping[str, Any] | None = None,
-        prefetch: int = 2,
-        rank: int | None = None,
-        world_size: int | None = None,
-        device: Any = None,
-        buffer_size: int | None = None,
-        keep: int = 256 << 20,
+        within: str | Key | None = None,
+        gaps: str | Key | Mapping[str, Any] | None = None,
         batch_dims: BatchDims | None = None,
+        include: Names | None = None,
+        exclude: Names = (),
         coords: bool | Iterable[str] = True,
         unbatched: Unbatched = "drop",
-        exclude: Iterable[str] = (),
+        prefetch: int = 2,
+        buffer_size: int | None = None,
+        keep: int = 256 << 20,
+        epoch: int = 0,
+        start: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> Batches:
         """Iterate over TensorDicts of `batch_size` rows along the first batch dim, read when they are needed.
 
@@ -56,18 +57,18 @@ class LoadingMethods:
         batch_size
             Samples in a batch: rows of the first batch dim (the other batch dims stay), or windows.
         shuffle
-            False: as they come. True: chunks are shuffled, then the rows of a buffer of whole chunks, so that each
-            chunk is read once; rows of one chunk come near each other. "full": any permutation of all rows, each
-            as likely as any other; a chunk is read for each buffer of rows that needs it.
+            False keeps the order of the store. True shuffles chunks, then the rows of a buffer of whole chunks, so that each
+            chunk is read once; rows of one chunk come near each other. ``"full"`` draws any permutation of all rows with the
+            same probability; a chunk is read for each buffer of rows that needs it.
         seed
-            The order depends on the seed and the epoch. None: drawn from torch's generator; with several ranks it
-            must be given.
-        epoch
-            The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
-        start
-            The batch that the first epoch begins with, to go on where a loop was interrupted; those before are not read.
+            The order depends on the seed and the epoch. None draws it from torch's generator; several ranks must pass it.
         drop_last
             Leave out a last batch that is not full.
+        device
+            Where batches are sent; to a GPU through pinned memory, without waiting.
+
+        Samples
+        -------
         window
             ``{"time": 8}``: samples are windows of so many rows along this dim, and batches have the shape
             ``[batch_size, 8, ...]`` and the names ``[None, "time", ...]``. Windows run for each index of the batch dims in
@@ -77,30 +78,44 @@ class LoadingMethods:
             Rows from the start of a window to that of the next, for all dims of `window` or by dim,
             ``{"lat": 32, "lon": 32}``; with the default of 1 windows overlap.
         within
-            The name of a variable or coordinate whose runs of equal values along the (first) dim of the window are episodes. Windows start
-            anew in each, and none crosses its end; episodes shorter than a window are skipped.
+            A variable whose runs of equal values along the first dim of the window are episodes: ``"episode"``,
+            ``("next", "episode")``. No window crosses the end of an episode; episodes shorter than a window are skipped.
         gaps
-            The name of a variable or coordinate that rises from row to row, such as a time or the ``step`` of ``concat``. No
-            window goes on where rows are missing: where it rises by more than one and a half times its usual (most common)
-            step, or does not rise. ``{"time": "2h"}`` or ``{"step": 1}`` give the largest step that is no gap.
+            A variable that rises from row to row, such as a time or the ``step`` of ``concat``. No window goes on where rows are
+            missing: where it rises by more than one and a half times its most common step, or does not rise.
+            ``{"time": "2h"}`` or ``{"step": 1}`` give the largest step that is no gap.
+
+        Entries
+        -------
+        batch_dims, include, exclude, coords, unbatched
+            As in :meth:`to_tensordict`.
+
+        Reading
+        -------
         prefetch
-            How many batches are made ahead, in a background thread; 0 makes each when it is asked for.
-        rank, world_size
-            Of several processes each gets the same number of batches, and no row of another. Up to ``world_size - 1``
-            rows are left out of an epoch; with a shuffle others in each. By default those of ``torch.distributed`` where it
-            is initialised; ``rank=0, world_size=1`` give all rows to one process.
-        device
-            Where batches are sent; to a GPU through pinned memory, without waiting.
+            How many batches a background thread makes ahead; 0 makes each batch when the loop asks for it.
         buffer_size
             For ``shuffle=True`` how many samples are shuffled together, for ``"full"`` how many are read together; by default
             10,000, less where they would take more than 256 MB.
         keep
-            How many bytes of decoded chunks are kept for the next epoch, of stores that are compressed or far away; those that
-            were not used for longest are forgotten first. Nothing is kept of what would be forgotten before it is used
+            How many bytes of decoded chunks are kept for the next epoch, of stores that are compressed or far away; the least
+            recently used are forgotten first. Nothing is kept of what would be forgotten before it is used
             again: of a store more than four times as large, and without a shuffle of one that is larger. 0 keeps nothing:
             each epoch reads the store as it is then.
-        batch_dims, coords, unbatched, exclude
-            As in :meth:`to_tensordict`.
+
+        Epochs
+        ------
+        epoch
+            The first epoch. Each ``iter()`` runs the next one; ``set_epoch`` chooses it.
+        start
+            The batch that the first epoch begins with, to resume an interrupted loop; earlier batches are not read.
+
+        Processes
+        ---------
+        rank, world_size
+            Each process gets the same number of batches, and no row of another. Up to ``world_size - 1``
+            rows are left out of an epoch; with a shuffle others in each. By default those of ``torch.distributed`` where it
+            is initialised; ``rank=0, world_size=1`` give all rows to one process.
 
         Returns
         -------
@@ -123,31 +138,11 @@ class LoadingMethods:
         >>> [batch["obs"].shape for batch in ds.td.batches(4, window={"time": 3}, within="episode")]
         [torch.Size([4, 3, 3]), torch.Size([2, 3, 3])]
         """
+        options = dict(locals())
         from .batches import open_batches
 
-        return open_batches(
-            self._ds,
-            self._inferred(batch_dims),
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            start=start,
-            drop_last=drop_last,
-            window=window,
-            stride=stride,
-            within=within,
-            gaps=gaps,
-            prefetch=prefetch,
-            rank=rank,
-            world_size=world_size,
-            device=device,
-            buffer_size=buffer_size,
-            keep=keep,
-            coords=coords,
-            unbatched=unbatched,
-            exclude=exclude,
-        )
+        inference = self._inferred(options.pop("batch_dims"))
+        return open_batches(options.pop("self")._ds, inference, **options)
 
     def to_torch_dataset(
         self,
@@ -166,9 +161,9 @@ class LoadingMethods:
         batch_dims
             As in :meth:`batches`.
         **options
-            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``coords``, ``unbatched``, ``exclude``,
-            ``keep``; with a `batch_size` also ``shuffle``, ``seed``, ``epoch``, ``start``, ``drop_last``, ``rank``, ``world_size``,
-            ``prefetch``, ``buffer_size``.
+            Those of :meth:`batches`: ``window``, ``stride``, ``within``, ``gaps``, ``include``, ``exclude``, ``coords``,
+            ``unbatched``, ``keep``; with a `batch_size` also ``shuffle``, ``seed``, ``drop_last``, ``prefetch``, ``buffer_size``,
+            ``epoch``, ``start``, ``rank``, ``world_size``.
 
         Returns
         -------
@@ -193,7 +188,7 @@ class LoadingMethods:
         return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, options)
 
     def split(
-        self, parts: Mapping[str, float], *, by: str | None = None, seed: int | None = None
+        self, parts: Mapping[str, float], *, by: str | Key | None = None, seed: int | None = None
     ) -> dict[str, xr.Dataset]:
         """Split into parts for training, validation and test, without a row of one near those of another.
 

@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from ..core.messages import there_are
-from ..core.model import Inference
+from ..core.model import Inference, Key, entry_name
 from ..dataset.describe import hidden_text
 from ..dataset.records import infer_dataset, opening_notes
 from ..tensors.reading import read_variables
@@ -244,8 +244,8 @@ def samples_of(
     *,
     window: Mapping[str, int] | None = None,
     stride: int | Mapping[str, int] = 1,
-    within: str | None = None,
-    gaps: str | Mapping[str, Any] | None = None,
+    within: str | Key | None = None,
+    gaps: str | Key | Mapping[str, Any] | None = None,
 ) -> Samples:
     """The samples of a Dataset, whose batch is that :func:`for_windows`; `within` and `gaps` are read.
 
@@ -282,7 +282,7 @@ def _cut_windows(
     sizes: tuple[int, ...],
     widths: Mapping[str, int],
     strides: Mapping[str, int],
-    within: str | None,
+    within: str | Key | None,
     gaps: Any,
 ) -> Windows:
     """The windows along the last of some dims, cut by `within` and `gaps`."""
@@ -351,9 +351,10 @@ def whole_number(value: Any, what: str, least: int) -> int:
 
 
 def labels(
-    ds: xr.Dataset, option: str, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]
+    ds: xr.Dataset, option: str, label: str | Key, dims: tuple[str, ...], sizes: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """The label of each row, such as its episode: numbers for objects, the same for all that are missing (None, NaN, NA)."""
+    name: str = entry_name(label)
     variable = _column(ds, option, name, dims)
     if variable.dtype.kind == "b":
         ones = [dim for dim in ds.variables[name].dims if dim not in variable.dims]
@@ -377,11 +378,13 @@ def labels(
 
 def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ...], table: tuple[int, int]) -> Bools:
     """The rows of a table that do not follow the row before."""
+    gaps = entry_name(gaps)
     if not isinstance(gaps, str) and (not isinstance(gaps, Mapping) or len(gaps) != 1):
         raise ValueError(
             f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, got {gaps!r}"
         )
     ((name, most),) = {gaps: None}.items() if isinstance(gaps, str) else gaps.items()
+    name = entry_name(name)
     values = _read(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table)
     if values.dtype.kind == "O" and values.size:
         with suppress(TypeError, ValueError):  # dates of another calendar have differences

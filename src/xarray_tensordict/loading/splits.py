@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from ..core.model import Inference
+from ..core.model import Inference, Key, entry_name
 from .kept import chunk_marks
 from .order import Ints
 from .samples import labels, whole_number
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 def split(
-    ds: xr.Dataset, inference: Inference, parts: Mapping[str, float], *, by: str | None = None, seed: int | None = None
+    ds: xr.Dataset, inference: Inference, parts: Mapping[str, float], *, by: str | Key | None, seed: int | None
 ) -> dict[str, xr.Dataset]:
     """Split a Dataset along a batch dim; see ``Dataset.td.split``."""
     shares = _checked(parts)
@@ -27,7 +27,8 @@ def split(
         raise ValueError(
             f"there is no batch dim to split along: {inference.reason}. Set it with ds.td.set_batch_dims(...)"
         )
-    dim, unit, what = _chunks(ds, dims[0]) if by is None else _values(ds, by, dims)
+    label: str | None = entry_name(by)
+    dim, unit, what = _chunks(ds, dims[0]) if label is None else _values(ds, label, dims)
     sizes = np.bincount(unit)
     order = np.arange(len(sizes))
     if seed is not None:

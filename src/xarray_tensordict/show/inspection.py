@@ -1,10 +1,11 @@
-"""``inspect(store)``: what a store is, seen through both doors, without reading an array."""
+"""``inspect(store)``: what a store is, as a Dataset and as a tensordict, without reading an array."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -18,12 +19,12 @@ from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
 from ..tensors.reading import tensor_dtype
 from .summary import LONGEST, Summary, summarize
-from .text import aligned, cut, summary_text
+from .text import summary_text, wrapped
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One entry as the lazy door gives it: its key, what it is, its shape with the batch."""
+    """One entry of the tensordict: its key, its dtype or class, its shape with the batch."""
 
     key: tuple[str, ...]
     kind: str
@@ -32,12 +33,12 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A store, seen through both doors.
+    """A store as a Dataset and as a tensordict.
 
     Attributes
     ----------
     store
-        What was inspected, as messages call it.
+        Its path, or what messages call it.
     kind
         What it is: ``"zarr store"``, ``"HDF5 file"``, ``"memory-mapped tensordict"``.
     dataset
@@ -47,7 +48,9 @@ class Inspection:
     entries
         The entries of the tensordict.
     warnings
-        What was said when it was opened.
+        The warnings of opening it.
+    opened_with
+        The calls that open it: as a Dataset or DataTree, and as a lazy tensordict.
     """
 
     store: str
@@ -57,25 +60,21 @@ class Inspection:
     names: tuple[str | None, ...]
     entries: tuple[TensorEntry, ...]
     warnings: tuple[str, ...]
+    opened_with: tuple[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as lists, dicts, strings and numbers, for JSON."""
         return dataclasses.asdict(self)
 
-    def text(self, longest: int | None = LONGEST) -> str:
-        """Both sides as text; lists are cut at `longest` lines, None shows all."""
-        size = f"batch_size={list(self.batch_size)}, names={list(self.names)}, {len(self.entries)} entries"
-        rows = [
-            (repr(e.key if len(e.key) > 1 else e.key[0]), e.kind, str(list(e.shape))) for e in self.entries[:longest]
-        ]
-        entries = [f"    {line}" for line in cut(aligned(rows), len(self.entries))]
-        lines = [
-            printable(f"{self.store}: {self.kind}"),
-            summary_text(self.dataset, longest),
-            f"as a tensordict: {size}",
-            *entries,
-        ]
-        return "\n".join([*lines, *(printable(f"warning: {text}") for text in self.warnings)])
+    def text(self, longest: int | None = LONGEST, width: int | None = None) -> str:
+        """Kind, batch, why, how to open it, the variables; lists are cut at `longest` lines, None shows all."""
+        width = width or xr.get_options()["display_width"]
+        title = printable(f"{self.store}: {self.kind},")
+        opening = [f"{mark:6}{printable(line)}" for mark, line in zip(("open:", ""), self.opened_with, strict=True)]
+        text = summary_text(self.dataset, longest, width=width, title=title, more=opening)
+        entries = f"As a tensordict: batch_size={list(self.batch_size)}, names={list(self.names)}, {len(self.entries)} entries"
+        sentences = [entries, *(printable(f"warning: {text}") for text in self.warnings)]
+        return "\n".join([text, *(line for sentence in sentences for line in wrapped(sentence, width, ""))])
 
     def __repr__(self) -> str:
         return self.text()
@@ -85,14 +84,14 @@ class Inspection:
 
 
 def inspect(store: Any, **engine_keywords: Any) -> Inspection:
-    """Look at a store through both doors; no array is read, nothing is written.
+    """Show what a store is, its batch and why, and how to open it; no array is read, nothing is written.
 
     Parameters
     ----------
     store
-        Whatever the engine opens.
+        Anything that :func:`~xarray_tensordict.open_persistent` opens.
     **engine_keywords
-        Those of ``xr.open_dataset(store, engine="tensordict")``: ``group``, ``batch_dims``, ``dims``, ``storage_options``, ...
+        The parameters of :func:`~xarray_tensordict.open_persistent` except `mode` and `device`: ``group``, ``batch_dims``, ...
 
     Returns
     -------
@@ -122,8 +121,16 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
             ptd = persistent_from_dataset(ds)
             entries = tuple(_entries(ptd.file))
             batch_size, names = tuple(ptd.batch_size), tuple(ptd.names)
-    told = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
-    return Inspection(source.description, source.kind, summary, batch_size, names, entries, told)
+    messages = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
+    opened = _opening_lines(store, engine_keywords, as_tree=bool(summary.hidden))
+    return Inspection(source.description, source.kind, summary, batch_size, names, entries, messages, opened)
+
+
+def _opening_lines(store: Any, keywords: Mapping[str, Any], *, as_tree: bool) -> tuple[str, str]:
+    path = repr(os.fspath(store)) if isinstance(store, str | os.PathLike) else "store"
+    options = "".join(f", {name}={value!r}" for name, value in keywords.items())
+    lazy = f"xarray_tensordict.open_persistent({path}{', nested=True' if as_tree else ''}{options})"
+    return f"xr.open_{'datatree' if as_tree else 'dataset'}({path}, engine='tensordict'{options})", lazy
 
 
 def _entries(group: Group, prefix: tuple[str, ...] = ()) -> Iterator[TensorEntry]:

@@ -5,7 +5,8 @@ Nothing is read from a store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,23 +24,16 @@ from ..formats.raw.arrays import RawArray
 LONGEST = 20
 """How many lines of a list a repr shows; the rest is counted."""
 
+MOST_ALIKE = 3
+"""How many groups alike have a line each."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """One entry.
+    """One entry: the name of its variable (``"next/obs"`` is the entry ``("next", "obs")``) and how its values are kept.
 
-    Attributes
-    ----------
-    name
-        The name of the variable; ``"next/obs"`` is the entry ``("next", "obs")``.
-    dtype
-        As torch will call it, or what else the entry becomes.
-    shape
-        The feature shape: that of one batch element.
-    dims
-        The dims of the variable, the batch dims included.
-    layout
-        How the values are kept.
+    `dtype` is that of torch, with "ns" for times, or "str", "bytes" or "object" for what is no tensor. `shape` is the feature
+    shape, that of one batch element; `dims` are all dims of the variable.
     """
 
     name: str
@@ -61,7 +55,7 @@ class Section:
 
 @dataclass(frozen=True)
 class GroupLine:
-    """The batch of one group, and why."""
+    """The batch of one group, or of several alike (``"/data/demo_* (30 groups)"``), and why."""
 
     path: str
     batch: str
@@ -72,26 +66,10 @@ class GroupLine:
 class Summary:
     """What ``ds.td`` says.
 
-    Attributes
-    ----------
-    batch
-        The batch dims and their sizes.
-    reason
-        The evidence, one sentence.
-    evidence
-        More of it: which arrays disagree, which dim came second, who did not vote and why.
-    groups
-        Groups with a batch of their own.
-    sections
-        The entries by class.
-    left_out
-        Sentences ``"'name': reason"``.
-    hidden
-        A sentence about groups that a flat Dataset does not show, or "".
-    notes
-        What the inference corrected, and the tensorclasses that groups were saved from.
-    nbytes
-        The size in memory of the entries of the tensordict, in bytes; Python objects are not counted.
+    `batch` has the batch dims and their sizes, `reason` the evidence in one sentence, `evidence` more of it: which arrays disagree,
+    which dim came second, who did not vote and why. `groups` are those with a batch of their own, `hidden` is a sentence about
+    groups that a flat Dataset does not show. `left_out` are sentences ``"'name': reason"``; `notes` are corrections of the inference
+    and the tensorclasses of groups. `nbytes` is the size of the tensors in memory; Python objects are not counted.
     """
 
     batch: tuple[tuple[str, int], ...]
@@ -120,7 +98,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         batch=tuple(zip(map(str, batch.dims), batch.sizes, strict=True)),
         reason=decided.reason,
         evidence=decided.notes,
-        groups=tuple(_group_line(key, inference.groups[key]) for key in own),
+        groups=tuple(_group_lines({key: inference.groups[key] for key in own})),
         sections=tuple(_sections(plan, longest)),
         left_out=tuple(told),
         hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
@@ -132,13 +110,23 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
 
 def summarize_tree(inference: Inference) -> tuple[GroupLine, ...]:
     """Say what the batch of every group of a tree is, and why."""
-    return tuple(_group_line(key, batch) for key, batch in inference.groups.items())
+    return tuple(_group_lines(inference.groups))
 
 
-def _group_line(key: Key, batch: GroupBatch) -> GroupLine:
-    prefix = ".".join(key) + "."
-    local = [str(dim).removeprefix(prefix).rpartition(".")[2] for dim in batch.dims]
-    return GroupLine(group_name(key), batch_text(zip(local, batch.sizes, strict=True)), batch.reason)
+def _group_lines(groups: Mapping[Key, GroupBatch]) -> Iterator[GroupLine]:
+    """A line for each group; one line for more than `MOST_ALIKE` whose names differ in numbers only, and whose batch dims agree."""
+    alike: dict[Any, list[tuple[Key, GroupBatch]]] = {}
+    for key, batch in groups.items():
+        local = tuple(str(dim).removeprefix(".".join(key) + ".").rpartition(".")[2] for dim in batch.dims)
+        alike.setdefault((re.sub(r"\d+", "*", group_name(key)), local), []).append((key, batch))
+    for (path, dims), found in alike.items():
+        together = len(found) > MOST_ALIKE
+        for several in [found] if together else [[each] for each in found]:
+            key, batch = several[0]
+            sizes = list(zip(*(each.sizes for _, each in several), strict=True))
+            ranges = [str(min(axis)) if min(axis) == max(axis) else f"{min(axis)} to {max(axis)}" for axis in sizes]
+            text = ", ".join(f"{dim}: {size}" for dim, size in zip(dims, ranges, strict=True)) or "none"
+            yield GroupLine(f"{path} ({len(several)} groups)" if together else group_name(key), text, batch.reason)
 
 
 def batch_text(batch: Iterable[tuple[Any, int]]) -> str:
@@ -195,12 +183,11 @@ def _row(entry: Entry) -> Row:
 
 def _dtype_text(entry: Entry) -> str:
     if entry.form != "tensor":
-        kind = _kind_of_objects(entry.variable)
-        return f"{kind}, one per row" if entry.form == "rows" else kind
+        return _kind_of_objects(entry.variable)
     if entry.torch_dtype is not None:
         return entry.torch_dtype
     dtype = entry.variable.dtype
-    return f"int64 (ns, {'since 1970' if dtype.kind == 'M' else 'duration'})" if dtype.kind in "mM" else dtype.name
+    return "int64 ns" if dtype.kind in "mM" else dtype.name
 
 
 def _kind_of_objects(variable: xr.Variable) -> str:

@@ -21,7 +21,7 @@ from .._compat.xarray import bare_array, is_index_data, read, reads_far
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
 from ..dataset.describe import warn_empty
-from ..dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
+from ..dataset.entries import Entry, Names, Plan, Unbatched, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
@@ -337,7 +337,8 @@ def to_tensordict(
     device: Any = None,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
-    exclude: Iterable[str] = (),
+    include: Names | None = None,
+    exclude: Names = (),
     copy: bool | None = None,
     out: Any = None,
     cls: Any = None,
@@ -346,7 +347,7 @@ def to_tensordict(
     """Convert a Dataset to a tensordict; see ``Dataset.td.to_tensordict`` for the parameters."""
     if inference is None or batch_dims is not None:
         inference = infer_dataset(ds, given=batch_dims)
-    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, exclude=exclude)
+    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, include=include, exclude=exclude)
     into = {}
     if out is not None:
         from .filling import fill, targets

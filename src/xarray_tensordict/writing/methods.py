@@ -10,7 +10,7 @@ import xarray as xr
 
 from ..core.messages import check_choice, there_are
 from ..core.model import path_key
-from .plan import Source, WriteOptions, add_unlimited, source_of_dataset, source_of_tree
+from .plan import Source, WriteOptions, Written, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
@@ -27,20 +27,20 @@ class WritingMethods:
         self,
         store: Any,
         *,
-        layout: Literal["tensordict", "xarray"] = "tensordict",
         mode: Literal["w", "w-", "a", "a-", "r+"] | None = None,
+        layout: Literal["tensordict", "xarray"] = "tensordict",
         group: str | None = None,
         append_dim: Hashable | None = None,
         region: Any = None,
-        compute: bool = True,
-        encoding: Mapping[str, Mapping[str, Any]] | None = None,
         chunks: Mapping[str, int] | None = None,
         shards: Mapping[str, int] | None = None,
         compressors: Any = None,
+        encoding: Mapping[str, Mapping[str, Any]] | None = None,
+        compute: bool = True,
+        progress: bool = False,
+        storage_options: dict[str, Any] | None = None,
         zarr_format: Literal[2, 3] | None = None,
         consolidated: bool | None = None,
-        storage_options: dict[str, Any] | None = None,
-        progress: bool = False,
     ) -> Any:
         """Write a Dataset to a zarr store that tensordict and xarray both read.
 
@@ -52,56 +52,67 @@ class WritingMethods:
         store
             A path, a URL, a ``zarr.abc.store.Store``, a ``zarr.Group``, a dict. A path that ends in ``.zip`` gives one
             zip file.
-        layout
-            "tensordict": ``TensorDict.from_zarr`` opens the store with batch size, names and all batched entries; numeric
-            variables without (all) batch dims are kept in the root entry ``_unbatched``, times as int64 nanoseconds,
-            packed values decoded. "xarray": all variables are plain arrays, encoded as ``Dataset.to_zarr`` encodes them.
-            This package reads both back without loss.
         mode
             As in ``Dataset.to_zarr``: "w-" (the default) refuses an existing target, "w" replaces it (a local store is
             written beside and renamed, so that it may be the one that `ds` reads from), "a" adds and overwrites variables,
             "r+" overwrites only, "a-" is "a" for appending.
+        layout
+            "tensordict": ``TensorDict.from_zarr`` opens the store with batch size, names and all batched entries; numeric
+            variables without (all) batch dims are kept in the root entry ``_unbatched``, times as int64 nanoseconds,
+            packed values decoded. "xarray": all variables are plain arrays, encoded as ``Dataset.to_zarr`` encodes them.
+            This package reads both back without loss. ``ds.to_zarr`` writes a plain store without a batch size, which this package
+            opens too.
         group
             The group that becomes the root.
         append_dim
-            Append along this dim, in nested groups too. Variables without it have to be what is there, and stay.
+            Append along this dim, in nested groups too. Variables without it must equal those of the store, and stay.
         region
             Write to a part of the store: slices by dim, or "auto" to find them by the index coordinates. Variables without
-            a dim of the region have to be what is there, and stay. Many processes can write regions of one store at the
+            a dim of the region must equal those of the store, and stay. Many processes can write regions of one store at the
             same time, if their borders are those of chunks (of shards); regions held by dask are refused otherwise.
-        compute
-            False: create all arrays, write what is in memory, and return one dask ``Delayed`` that writes the rest and
-            finishes the metadata. Until then, or until regions have filled it, opening the store says that it is not
-            complete; what has not been written reads as the fill value (NaN for floats, 0 for integers).
-        encoding
-            By variable, as in ``Dataset.to_zarr``.
+
+        Arrays
+        ------
         chunks, shards
             Sizes by dim: ``{"time": 24}``, -1 for the whole dim. By default chunks are those of the store that was opened,
             or rows along the batch, of about 1 MiB and as dask has cut the other dims. Blocks of dask are aligned with
             chunks and shards, so that no two tasks write to one.
         compressors
             For all arrays, as in ``zarr.create_array``.
+        encoding
+            By variable, as in ``Dataset.to_zarr``.
+
+        Running
+        -------
+        compute
+            False: create all arrays, write what is in memory, and return one dask ``Delayed`` that writes the rest and
+            finishes the metadata. Until then, or until regions have filled it, opening the store warns that it is not
+            complete; unwritten values read as the fill value (NaN for floats, 0 for integers).
+        progress
+            Show a bar (of tqdm where it is installed, else of dask; with a cluster, its own).
+
+        Storage
+        -------
+        storage_options
+            For a URL.
         zarr_format
             2 or 3; by default that of the store, or zarr's default.
         consolidated
             False: do not consolidate the metadata, which is done otherwise where the store supports it.
-        storage_options
-            For a URL.
-        progress
-            Show a bar (of tqdm where it is installed, else of dask; with a cluster, its own).
 
         Returns
         -------
-        dask.delayed.Delayed or None
-            With ``compute=False`` what writes the rest.
+        Written or dask.delayed.Delayed
+            A summary that prints the target, the batch, and the variables that went into ``_unbatched``. With ``compute=False``
+            the ``Delayed`` that writes the rest.
 
         Raises
         ------
         FileExistsError
-            Where there is something at the target and `mode` does not say what becomes of it.
+            Where the target exists and `mode` is not one that replaces or changes it.
         ValueError, TypeError, NotImplementedError
             For what the store cannot hold (times out of range, objects that are no JSON, a MultiIndex), or what does not
-            fit the store that is there. The target has not been touched.
+            fit the existing store. The target has not been touched.
 
         Examples
         --------
@@ -109,7 +120,8 @@ class WritingMethods:
         >>> from tensordict import TensorDict
         >>> path = tempfile.mkdtemp() + "/era.zarr"
         >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
-        >>> ds.td.to_zarr(path)
+        >>> ds.td.to_zarr(path)  # doctest: +ELLIPSIS
+        <written ...era.zarr, batch (time: 4); in the entry '_unbatched', for lack of batch dims: lat>
         >>> TensorDict.from_zarr(path)["t2m"].shape
         torch.Size([4, 3])
         >>> xr.open_dataset(path, engine="tensordict").identical(ds)
@@ -122,12 +134,12 @@ class WritingMethods:
         self,
         path: Any,
         *,
-        layout: Literal["tensordict", "xarray"] = "tensordict",
         mode: Literal["w", "w-", "x", "a"] | None = None,
+        layout: Literal["tensordict", "xarray"] = "tensordict",
         group: str | None = None,
         append_dim: Hashable | None = None,
-        encoding: Mapping[str, Mapping[str, Any]] | None = None,
         chunks: Mapping[str, int] | None = None,
+        encoding: Mapping[str, Mapping[str, Any]] | None = None,
         unlimited_dims: Iterable[str] = (),
         compute: bool = True,
         progress: bool = False,
@@ -138,36 +150,41 @@ class WritingMethods:
         ----------
         path
             A path, or a binary file object.
-        layout
-            "tensordict": bare ``TensorDict.from_h5`` sees the batched entries as they are (numeric variables without all
-            batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
-            ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
         mode
             None replaces the group `group`, by default the root and so the file, and leaves other groups as they are. "w"
             replaces the file, "w-" and "x" refuse an existing file, "a" adds variables and groups to it. All of these write
             beside the file and rename, so it may be the one that `ds` reads from. A file of another kind is never replaced.
+        layout
+            "tensordict": plain ``TensorDict.from_h5`` reads the batched entries (numeric variables without all
+            batch dims are in the root entry ``_unbatched``), dims are HDF5 dimension labels. "xarray": a netCDF-4 file, as
+            ``Dataset.to_netcdf`` writes it, one group for each nested group. This package reads both back without loss.
         group, progress
             As in :meth:`to_zarr`.
         append_dim
             Append along this dim, in nested groups too, to datasets that can grow (see `unlimited_dims`). The file is changed
-            in place. Where that fails the rows that were there stay, and nobody else may have the file open. Variables
-            without the dim have to be what is there.
+            in place. Where that fails the earlier rows stay. No other process may have the file open. Variables
+            without the dim must equal those of the file.
+
+        Arrays
+        ------
+        chunks
+            Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
         encoding
             By variable: ``{"x": {"zlib": True, "complevel": 4, "chunksizes": (10, 3)}}``, or h5py's words (``compression``,
             ``chunks``).
-        chunks
-            Sizes by dim: ``{"time": 24}``, -1 for the whole dim.
         unlimited_dims
             Dims that can grow later, besides ``ds.encoding["unlimited_dims"]``.
+
+        Running
+        -------
         compute
-            False: check everything now (rows that are appended: when they are), and return a dask ``Delayed`` that writes the file.
-            Not with a cluster: blocks are
-            computed on any scheduler, and written by this process, one by one.
+            False: check everything now (appended rows: when they are computed), and return a dask ``Delayed`` that writes the file.
+            Not with a cluster: blocks are computed on any scheduler, and written by this process, one by one.
 
         Returns
         -------
-        dask.delayed.Delayed or None
-            With ``compute=False`` what writes the file.
+        Written or dask.delayed.Delayed
+            A summary, as of :meth:`to_zarr`. With ``compute=False`` the ``Delayed`` that writes the file.
 
         Raises
         ------
@@ -184,7 +201,7 @@ class WritingMethods:
         >>> from tensordict import TensorDict
         >>> path = tempfile.mkdtemp() + "/era.h5"
         >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))}, coords={"lat": [1.0, 2.0, 3.0]})
-        >>> ds.td.to_h5(path)
+        >>> _ = ds.td.to_h5(path)
         >>> TensorDict.from_h5(path, batch_size=[4])["t2m"].shape
         torch.Size([4, 3])
         """
@@ -211,10 +228,11 @@ def write_zarr(
     check_choice("mode", asked.mode, (None, *get_args(ZarrMode)))
     check_choice("zarr_format", asked.zarr_format, (None, 2, 3))
     try:
-        return write_store(source, resolve_target(store, group, storage_options), asked)
+        delayed = write_store(source, resolve_target(store, group, storage_options), asked)
     except Exception as error:
         raise_translated(error, store, describe_source(store))
         raise
+    return Written(describe_source(store), source.batches[()], source.in_unbatched) if delayed is None else delayed
 
 
 def write_h5(
@@ -227,6 +245,7 @@ def write_h5(
 ) -> Any:
     """Write an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
     from ..formats.hdf5.write import create_file
+    from ..formats.registry import describe_source
 
     source = _source_of(data)
     asked = WriteOptions(**{**options, **_checked(source, options)})
@@ -234,7 +253,8 @@ def write_h5(
     if asked.append_dim is not None and asked.mode not in {None, "a"}:
         raise ValueError(f"append_dim={asked.append_dim!r} goes with mode='a' or none, found mode={asked.mode!r}")
     add_unlimited(source, unlimited_dims)
-    return create_file(source, path, asked, path_key(group))
+    delayed = create_file(source, path, asked, path_key(group))
+    return Written(describe_source(path), source.batches[()], source.in_unbatched) if delayed is None else delayed
 
 
 def _source_of(data: xr.Dataset | xr.DataTree) -> Source:

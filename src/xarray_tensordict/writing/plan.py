@@ -13,6 +13,7 @@ import xarray as xr
 
 from .._compat.xarray import dataset_of, multiindex_dims, remade
 from ..core.inference import infer_batch
+from ..core.messages import printable
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
 from ..core.naming import local_dim, qualify, renamed_batches
@@ -41,6 +42,22 @@ class WriteOptions:
     progress: bool = False
 
 
+@dataclass(frozen=True)
+class Written:
+    """The summary that ``ds.td.to_zarr``, ``to_h5`` and ``to_memmap`` return."""
+
+    target: str
+    batch: GroupBatch
+    in_unbatched: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        batch = (
+            ", ".join(f"{dim}: {size}" for dim, size in zip(self.batch.dims, self.batch.sizes, strict=True)) or "none"
+        )
+        apart = f"; in the entry '_unbatched', for lack of batch dims: {', '.join(self.in_unbatched)}"
+        return printable(f"<written {self.target}, batch ({batch}){apart if self.in_unbatched else ''}>")
+
+
 @dataclass
 class Node:
     """One group to be written: its own variables under their own names and dims.
@@ -61,6 +78,7 @@ class Source:
     """What is to be written, group by group, parents first, and as one Dataset; and the decision about the batch.
 
     ``batches`` has that of each group under the local names of its dims, ``flat_batches`` its dims under the names of `flat`.
+    ``in_unbatched`` are the paths of the variables that a whole store has in the entry ``_unbatched``, once the write is planned.
     """
 
     nodes: dict[Key, Node]
@@ -68,6 +86,7 @@ class Source:
     classes: Mapping[Key, EntryClass]
     flat: xr.Dataset
     flat_batches: dict[Key, tuple[str | None, ...]]
+    in_unbatched: tuple[str, ...] = ()
 
     def variables(self) -> Iterator[tuple[Key, str, xr.Variable]]:
         """The path of each variable, how messages call it, and the variable under the dims of its group."""
@@ -309,6 +328,7 @@ def plan_write(
             group.stored[name] = stored
             _record_role(name, stored, node, cf=not (layout == "tensordict" and format == "hdf5"))
     _prune(plan)
+    source.in_unbatched = tuple(sorted(plan.unbatched))
     if layout == "xarray":
         _record_batch(plan, source)
     return plan

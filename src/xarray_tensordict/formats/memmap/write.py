@@ -24,12 +24,13 @@ from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
 from ...core.unbatched_entry import encode_array
 from ...core.values import CODE_DTYPES, same_object, to_json
-from ...dataset.entries import Entry, Plan, Unbatched, plan_entries, td_names
+from ...dataset.entries import Entry, Names, Plan, Unbatched, plan_entries, td_names
 from ...dataset.records import classes_of, infer_dataset
 from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
+from ...writing.plan import Written
 from ...writing.replacing import allocate, free_name, remove, replaced, swap
 from ...writing.values import as_declared, streamed
 from .files import file_stem
@@ -47,7 +48,8 @@ def to_memmap(
     *,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "keep",
-    exclude: Iterable[str] = (),
+    include: Names | None = None,
+    exclude: Names = (),
     mode: str = "w",
     compute: bool = True,
     progress: bool = False,
@@ -56,7 +58,12 @@ def to_memmap(
     """Write a Dataset as a memory-mapped tensordict; see ``Dataset.td.to_memmap`` for the parameters."""
     check_choice("mode", mode, ("w", "w-"))
     plan = plan_entries(
-        ds, inference or infer_dataset(ds, given=batch_dims), coords=coords, unbatched=unbatched, exclude=exclude
+        ds,
+        inference or infer_dataset(ds, given=batch_dims),
+        coords=coords,
+        unbatched=unbatched,
+        include=include,
+        exclude=exclude,
     )
     _check_plan(plan)
     target = _local(path)
@@ -81,7 +88,7 @@ def to_memmap(
     except BaseException:
         remove(staged)
         raise
-    return None
+    return Written(os.fsdecode(path), plan.batches[()], job.kept)
 
 
 def tree_to_memmap(dt: xr.DataTree, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
@@ -148,11 +155,12 @@ def _other_file(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be written: the tensordict to be, the entries it is made of, and what is noted at its levels."""
+    """What is to be written: the tensordict, the entries it is made of, the notes at its levels, and what ``_unbatched`` holds."""
 
     template: TensorDict
     tensors: list[Entry]
     notes: dict[Key, dict[str, Any]]
+    kept: tuple[str, ...]
 
 
 def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
@@ -183,7 +191,7 @@ def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
     if kept:
         leaves[UNBATCHED_NAME,] = NonTensorData(_kept_apart(ds, kept), batch_size=plan.batches[()].sizes)
     tensors = [replace(e, variable=streamed(e.variable)) for e in entries if e.form == "tensor" and 0 not in _shape(e)]
-    return _Job(Frame(plan.batches, leaves).filled(leaves), tensors, notes)
+    return _Job(Frame(plan.batches, leaves).filled(leaves), tensors, notes, tuple(entry.name for entry in kept))
 
 
 def _is_kept_apart(entry: Entry) -> bool:
