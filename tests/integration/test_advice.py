@@ -545,8 +545,8 @@ WRITING = [
     Case(
         "write to a new store, with strings of any length (.astype(object))",
         lambda: (
-            words("a", "b").pipe(fixed).td.to_zarr("w.zarr")
-            or words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time")
+            words("a", "b").pipe(fixed).td.to_zarr("w.zarr"),
+            words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time"),
         ),
         lambda: (
             words("a", "b").td.to_zarr("v.zarr"),
@@ -656,7 +656,7 @@ WRITING = [
 MORE = [
     Case(
         "round them, or write to a new store",
-        lambda: hours("s").td.to_zarr("h.zarr") or hours("ns", 1).td.to_zarr("h.zarr", append_dim="time"),
+        lambda: (hours("s").td.to_zarr("h.zarr"), hours("ns", 1).td.to_zarr("h.zarr", append_dim="time")),
         lambda: (
             hours("ns", 1).assign_coords(time=hours("s")["time"]).td.to_zarr("h.zarr", append_dim="time"),
             rows("h.zarr") == 6,
