@@ -96,7 +96,7 @@ async def create_only(store: Store, key: str, content: bytes) -> None:
         await base.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
     except FileExistsError:
         return  # whether it is still there or was deleted meanwhile, this one was not set
-    except OSError:  # servers that do not say which condition failed
+    except OSError:  # some servers do not name the condition that failed
         if await get_bytes(base, key) is None:
             raise
 
@@ -182,7 +182,7 @@ async def _listed(node: zarr.Group) -> set[str]:
 def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
     """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any.
 
-    No chunk is decoded to more than the array says that it has.
+    No chunk is decoded to more than the size that the array declares.
     """
 
     async def read(array: zarr.Array[Any]) -> bytes:
@@ -197,7 +197,7 @@ class _Bounded(WrapperStore[Store]):
     Raises
     ------
     ValueError
-        Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
+        Where their size is not known in advance: shards, several compressors, one that is not known here.
     """
 
     def __init__(self, array: zarr.Array[Any]) -> None:
@@ -259,7 +259,7 @@ _BOUNDED: dict[str, Callable[[], Any]] = {
     "zlib": partial(zlib.decompressobj, wbits=47),
     "zstd": numcodecs.Zstd,
 }
-"""What decompresses no more than it is told to: numcodecs into an output of that size, Python's own up to that size."""
+"""Decompressors with a limit on their output: numcodecs into an output of that size, Python's own up to that size."""
 
 
 def store_path(source: Any, storage_options: dict[str, Any] | None) -> StorePath:

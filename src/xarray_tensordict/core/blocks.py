@@ -113,7 +113,7 @@ def borders(positions: range | np.ndarray[Any, Any], step: int) -> list[int]:
 def preferred_chunks(arrays: Sequence[tuple[tuple[str, ...], StoredArray]]) -> list[dict[str, int]]:
     """What dask is to read at once of each array, given with the names of its dims.
 
-    Arrays without chunks share their blocks along a dim that they lead with: the largest row among them decides, so
+    Arrays without chunks share their blocks along their first dim: the largest row among them decides, so
     that ``a + b`` works block by block.
     """
     rows: dict[tuple[str, int], int] = {}

@@ -25,7 +25,7 @@ def given_names(given: Any) -> tuple[Any, ...]:
 
 
 def by_given(ballot: Ballot, given: Any, found: GroupBatch) -> GroupBatch:
-    """Rule 1: what the caller says (names or a count), checked against the arrays.
+    """Rule 1: the names or the count that the caller passes, checked against the arrays.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _check_not_repeated(arrays: Iterable[ArrayInfo], names: Iterable[str], advic
 
 
 def _led_by(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
-    """The arrays that the first dim of a batch leads, by name where both have one, by size else; all without a batch."""
+    """The arrays that start with the first dim of a batch, by name where both have one, else by size; all without a batch."""
     if not found.sizes:
         return list(voters)
     dim, size = found.dims[0], found.sizes[0]
@@ -129,7 +129,7 @@ def by_record(
     Returns
     -------
     batch
-        None where the record has nothing to say any more.
+        None where the record no longer applies.
     warnings
         One sentence for each correction.
     """
@@ -150,8 +150,8 @@ def by_record(
     ]
     if wrong and not leads:
         return _corrected(wrong[0], ballot, record, dims)
-    said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
-    return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
+    record_text = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
+    return GroupBatch(dims, record.sizes, "recorded", f"the store records {record_text}"), [
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not start with the recorded batch size "
         f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
@@ -169,16 +169,16 @@ def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
 def _corrected(
     wrong: ArrayInfo, ballot: Ballot, record: RecordedBatch, dims: Dims
 ) -> tuple[GroupBatch | None, list[str]]:
-    said = list(record.sizes or ())
-    found = by_shape(ballot, at_most=len(said)) or no_batch("")
+    recorded = list(record.sizes or ())
+    found = by_shape(ballot, at_most=len(recorded)) or no_batch("")
     sizes = list(found.sizes)
     warning = (
-        f"{ballot.where}: the recorded batch size {said} does not fit {'/'.join(wrong.key)!r} of shape "
+        f"{ballot.where}: the recorded batch size {recorded} does not fit {'/'.join(wrong.key)!r} of shape "
         f"{list(wrong.shape)}; the batch size is taken from the arrays, {sizes}. Write the store again or "
         f"annotate it to make the record true"
     )
     names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
-    reason = f"the store records batch size {said}, which the arrays contradict: they start with {sizes}"
+    reason = f"the store records batch size {recorded}, which the arrays contradict: they start with {sizes}"
     return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 
@@ -235,7 +235,7 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
 def _followed(
     gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
+    """What the missing dims of the record are called now, and those that may or may not have been renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
     has another dim of the same size in the place of the old one; after a reduction it has none there.
@@ -262,7 +262,7 @@ def _followed(
             dim for old, dim in found.items() if record.lengths.get(old, new.get(dim)) == new.get(dim)
         }
         for old in before:
-            # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
+            # without the variable, only the size of a new dim shows that it may be the old one
             if any(
                 record.lengths.get(old, new[dim]) == new[dim] if info is None else dim in info.dims for dim in others
             ):

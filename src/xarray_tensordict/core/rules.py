@@ -40,7 +40,7 @@ class Ballot:
     arrays
         All arrays of the group.
     above
-        The named arrays of the groups above it. Together with `arrays` they say what a dim is.
+        The named arrays of the groups above it. Together with `arrays` they define what a dim is.
     where
         How messages call the group.
     key
@@ -69,7 +69,7 @@ class Ballot:
 
     @cached_property
     def reach(self) -> tuple[ArrayInfo, ...]:
-        """The arrays that say what a dim is."""
+        """The arrays that define what a dim is."""
         return (*self.arrays, *self.above)
 
     @cached_property
@@ -126,7 +126,7 @@ class Ballot:
 
     @cached_property
     def rivals_of_time(self) -> tuple[int, int]:
-        """The highest rank of the voters that are not led by a feature dim, and their numbers."""
+        """The highest rank of the voters that do not start with a feature dim, and their numbers."""
         rivals = [info for info in self.voters if info.dims[0] not in self.stops]
         return max(len(info.shape) for info in rivals), elements(rivals)
 
@@ -166,9 +166,9 @@ class _Contender:
     Attributes
     ----------
     leads, elsewhere
-        The voters that it leads, and those that have it elsewhere.
+        The voters that start with it, and those that have it elsewhere.
     rank
-        Sort key, the best first, as `_PREFERRED` says.
+        Sort key, the best first, see `_PREFERRED`.
     lost
         Why it cannot be the first of the batch, "" where it can; "{}" stands for the names of `elsewhere`.
     """
@@ -194,14 +194,14 @@ class _Contender:
             return "it is not the first dim of {}, with as many numbers or more"
         if not self.preferred:
             return "" if 2 * numbers >= ballot.named else "it is the first dim of less than half of the numbers"
-        # a land mask, tie points or a mask of three dims have no say against a time
+        # a land mask, tie points or a mask of three dims do not outvote a time
         highest, of_rivals = ballot.rivals_of_time
         is_main = any(len(info.shape) == highest for info in self.leads) or 2 * numbers > of_rivals
         return "" if is_main else "it is the first dim of no array of the highest rank, nor of most of the numbers"
 
 
 def by_named_dims(ballot: Ballot) -> GroupBatch | None:
-    """Rule 3: the dim that leads the main arrays, then each further dim that all of them go on with."""
+    """Rule 3: the first dim of the main arrays, then each next dim that all of them share."""
     best = next((each for each in ballot.contenders if not each.lost), None)
     if best is None:
         return None
@@ -211,7 +211,7 @@ def by_named_dims(ballot: Ballot) -> GroupBatch | None:
 
 
 def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
-    """The first dim, then each next dim that the arrays it leads agree on; rule 5; then the sentences."""
+    """The first dim, then each next dim that the arrays starting with it share; rule 5; then the sentences."""
     covered: tuple[ArrayInfo, ...] = best.leads
     dims: tuple[str, ...] = (best.dim,)
     stop: str | None = None
@@ -239,7 +239,7 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
 def _one_further(
     covered: tuple[ArrayInfo, ...], dims: tuple[str, ...], ballot: Ballot
 ) -> tuple[tuple[ArrayInfo, ...], tuple[str, ...], str | None]:
-    """One more dim for the batch, or why there is none: "" where nothing needs to be said of it."""
+    """One more dim for the batch, or why there is none: "" where no reason is needed."""
     length = len(dims)
     longer = [info for info in covered if len(info.shape) > length]
     following = list(dict.fromkeys(info.dims[length] for info in longer))
@@ -297,7 +297,7 @@ def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
 
 
 def _nothing(ballot: Ballot) -> GroupBatch:
-    """No batch, with the dim that could be meant: a time behind a feature dim, or what leads most."""
+    """No batch, with the dim that could be meant: a time behind a feature dim, or the most frequent first dim."""
     notes = []
     if ballot.contenders:
         best = max(ballot.contenders, key=lambda each: (each.preferred, elements(ballot.holders[each.dim])))
