@@ -95,7 +95,7 @@ def grouped(tmp_path: Path) -> Path:
 class TestTheAdviceOfTheEvidence:
     """What it says to pass is run where it is shown."""
 
-    ADVICE = re.compile(r"(?:pass (?:group='([^']*)', )?|use dt\['(.*)'\].td.to_tensordict\()batch_dims=(\d+)")
+    ADVICE = re.compile(r"(?:pass (?:group='([^']*)', )?|use dt\['(.*?)'\].td.to_tensordict\()batch_dims=(\d+)")
 
     def advice(self, text: str) -> tuple[str, str, int]:
         found = self.ADVICE.search(" ".join(text.split()))
@@ -130,7 +130,7 @@ class TestTheAdviceOfTheEvidence:
         }
         dt: Any = xr.DataTree.from_dict(nodes)
         found = re.search(
-            r"use dt\['(.*)'\].td.to_tensordict\(batch_dims=(.*?)\) to take it", " ".join(repr(dt.td).split())
+            r"use dt\['(.*?)'\].td.to_tensordict\(batch_dims=(.*?)\) to take it", " ".join(repr(dt.td).split())
         )
         assert found is not None
         assert dt[found[1]].td.to_tensordict(batch_dims=ast.literal_eval(found[2])).batch_size == (6, 3)
