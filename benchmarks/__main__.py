@@ -1,4 +1,4 @@
-"""Run the benchmarks and print one table: ``python -m benchmarks [--tiny] [--area reading] [--docs docs/performance.md]``."""
+"""Run the benchmarks and print their tables: ``python -m benchmarks [--tiny] [--area reading] [--docs docs/performance.md]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .jobs import TINY, Area, Job, Sizes, machine, quiet, table
 AREAS = ("reading", "loading", "opening", "texts")
 """The modules of this folder that have jobs."""
 ALONE = ("far",)
-"""Those that run only where they are asked for, and have a table of their own."""
+"""Those that run only where they are asked for, and have tables of their own."""
 
 
 def measure(areas: list[str], sizes: Sizes, repeats: int | None = None) -> list[Job]:
@@ -30,7 +30,7 @@ def measure(areas: list[str], sizes: Sizes, repeats: int | None = None) -> list[
 
 
 def write_into(page: Path, text: str, name: str = "benchmarks") -> None:
-    """Replace a table of a page."""
+    """Replace the tables of a page."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, _, rest = page.read_text().partition(start)
     _, _, after = rest.partition(end)
@@ -41,10 +41,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="small data, one repeat: whether it runs")
     parser.add_argument("--area", choices=AREAS + ALONE, action="append", help="these areas only")
-    parser.add_argument("--docs", type=Path, help="the page whose table is replaced")
+    parser.add_argument("--docs", type=Path, help="the page whose tables are replaced")
     options = parser.parse_args(arguments)
     done = measure(options.area or list(AREAS), TINY if options.tiny else Sizes(), 1 if options.tiny else None)
-    text = f"Measured on {machine()}. Milliseconds, medians; all sides in turn in one process.\n\n{table(done)}"
+    how = "Milliseconds, medians, all sides in turn in one process; in brackets how many times as long as here."
+    text = f"Measured on {machine()}. {how}\n\n{table(done)}"
     print(text)
     if options.docs is not None:
         alone = options.area is not None and len(options.area) == 1 and options.area[0] in ALONE

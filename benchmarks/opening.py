@@ -96,7 +96,7 @@ def _groups(folder: Path, sizes: Sizes) -> Iterator[Job]:
                     name, shape=(5 + number % 3, 2), dtype="f4", compressors=None, dimension_names=["row", "f"]
                 )
         yield Job(
-            f"{count} groups of 3 arrays, zarr: open as a tree",
+            f"groups of 3 arrays, zarr: open {count} as a tree",
             {
                 "this package": lambda path=path: xr.open_datatree(path, engine="tensordict"),
                 "xarray": lambda path=path: xr.open_datatree(path, engine="zarr", consolidated=False, chunks=None),
@@ -105,7 +105,7 @@ def _groups(folder: Path, sizes: Sizes) -> Iterator[Job]:
         )
         dt = xr.open_datatree(path, engine="tensordict")
         yield Job(
-            f"{count} episodes of 3 arrays: concat",
+            f"episodes of 3 arrays: concat of {count}",
             {
                 "this package": lambda dt=dt: dt.td.concat("row"),
                 "xarray": lambda dt=dt: xr.concat([node.to_dataset().chunk() for node in dt.children.values()], "row"),
@@ -122,7 +122,7 @@ def _hdf5_groups(folder: Path, sizes: Sizes) -> Iterator[Job]:
                 for name in ("obs", "act", "rew"):
                     file[f"g{number}/{name}"] = np.zeros((5 + number % 3, 2), "f4")
         yield Job(
-            f"{count} groups of 3 arrays, HDF5: open as a tree",
+            f"groups of 3 arrays, HDF5: open {count} as a tree",
             {"this package": lambda path=path: xr.open_datatree(path, engine="tensordict")},
             repeats=2,
         )

@@ -1,4 +1,4 @@
-"""Columns of text: zarr v2 and v3, HDF5, strings of a fixed length and of any, beside xarray and without the column."""
+"""Columns of text: zarr v2 and v3, HDF5, strings of a fixed length and of any, beside xarray."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ KINDS = ("zarr v3", "zarr v3, fixed length", "zarr v2", "HDF5", "HDF5, fixed len
 
 def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     """The jobs of reading columns of text."""
-    for count in sizes.texts:
-        for kind in KINDS:
-            path = folder / f"{kind}, {count}"
-            _write(path, kind, count)
-            yield from _reading(path, f"{count} strings ({kind})", count, sizes)
+    for kind in KINDS:
+        path = folder / kind
+        _write(path, kind, sizes.texts)
+        yield from _reading(path, kind, sizes.texts, sizes)
 
 
 def _write(path: Path, kind: str, count: int) -> None:
@@ -45,29 +44,19 @@ def _write(path: Path, kind: str, count: int) -> None:
         group.create_array(name, shape=count, dtype=dtype, **dims)[...] = array
 
 
-def _reading(path: Path, what: str, count: int, sizes: Sizes) -> Iterator[Job]:
+def _reading(path: Path, kind: str, count: int, sizes: Sizes) -> Iterator[Job]:
     opened = xr.open_dataset(path, engine="tensordict")
     dim = opened["x"].dims[0]
     ds, ptd = opened.td.set_batch_dims(dim), open_persistent(path, batch_dims=1)
     picked = np.random.default_rng(1).permutation(count)[: sizes.picked]
     index = torch.from_numpy(picked)
     yield Job(
-        f"{what}: open",
-        {"this package": lambda: xr.open_dataset(path, engine="tensordict")},
-        repeats=1,
-    )
-    yield Job(
-        f"{what}: everything",
+        f"{count:,} strings: everything, {kind}",
         {"this package": ds.td.to_tensordict, "xarray": lambda: opened.copy().compute()},
         repeats=1,
     )
     yield Job(
-        f"{what}: {sizes.picked} random rows",
+        f"{count:,} strings: {sizes.picked} random rows, {kind}",
         {"this package": lambda: ptd[index], "xarray": lambda: opened.isel({dim: picked}).compute()},
-        repeats=3,
-    )
-    yield Job(
-        f"{what}: left out with `exclude=`",
-        {"this package": lambda: ds.td.to_tensordict(exclude=["caption"])},
         repeats=3,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import h5py
 import numpy as np
@@ -56,9 +57,10 @@ def test_help_names_every_command_and_each_has_examples():
 
 
 def test_it_runs_as_a_program_and_as_a_module(buffer):
-    for command in ([sys.executable, "-m", "xarray_tensordict"], [str(sys.prefix) + "/bin/xarray-tensordict"]):
-        done = subprocess.run([*command, "inspect", str(buffer), "--json"], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["batch_size"] == [6]
+    module = [sys.executable, "-m", "xarray_tensordict", "inspect", str(buffer), "--json"]
+    assert json.loads(subprocess.check_output(module, text=True))["batch_size"] == [6]
+    program = [str(sys.prefix) + "/bin/xarray-tensordict", "--version"]
+    assert metadata.version("xarray-tensordict") in subprocess.check_output(program, text=True)
 
 
 def test_help_needs_neither_torch_nor_xarray():
@@ -82,7 +84,7 @@ def test_text_is_wrapped_between_words_at_the_width_of_the_terminal(demos):
         text = CliRunner(env={"COLUMNS": "80"}).invoke(main, [command, str(demos)]).output
         lines = [line for line in text.splitlines() if str(demos) not in line]
         assert max(map(len, lines)) <= 80
-        assert "3 with a batch of their own" in text or "dt['/data'].td.concat('time')" in text
+        assert "3 with a batch of their own" in text or "['/data'].td.concat('time')" in text
     lazily = xarray_tensordict.inspect(demos).opened_with[1]
     with eval(lazily, {"xarray_tensordict": xarray_tensordict}) as ptd:
         assert ptd["data", "demo_1", "actions"].shape == (6, 2)

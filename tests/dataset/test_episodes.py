@@ -463,7 +463,7 @@ WRITERS = {
 }
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(groups=episode_groups(), writer=st.sampled_from(sorted(WRITERS)))
 def test_each_row_is_that_of_its_group_and_none_is_lost(groups, writer):
     order = sorted(groups, key=_by_number)

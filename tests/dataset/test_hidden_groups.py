@@ -89,7 +89,9 @@ def test_that_are_asked_for_by_name_are_an_error_with_the_ways_to_them(tmp_path:
 def test_the_hint_to_join_them_is_given_only_where_it_works(tmp_path: Path, form: str) -> None:
     alike = write(tmp_path / "alike", episodes(5, 9), form)
     with xr.open_dataset(alike, engine="tensordict") as ds:
-        (hint,) = re.findall(r"dt\['(.*?)'\]\.td\.concat\('time'\)", " ".join(repr(ds.td).split()))
+        (hint,) = re.findall(
+            r"xr\.open_datatree\(\.\.\.\)\['(.*?)'\]\.td\.concat\('time'\)", " ".join(repr(ds.td).split())
+        )
     with xr.open_datatree(alike, engine="tensordict") as dt:
         joined = dt[hint].td.concat("time")
         assert joined.sizes["time"] == 14

@@ -148,3 +148,16 @@ def test_text_that_says_it_is_scaled_is_left_out_by_name(tmp_path: Path) -> None
     with pytest.warns(LeftOutWarning, match=r"'text'.*its add_offset is"):
         ds = xr.open_dataset(tmp_path / "s.h5", engine="tensordict")
     assert list(ds.variables) == ["x"]
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "nc"])
+def test_a_time_that_cannot_be_decoded_names_store_and_variable(tmp_path: Path, suffix: str) -> None:
+    """Only the first and the last value are looked at when a store is opened."""
+    path = tmp_path / f"damaged.{suffix}"
+    ds = xr.Dataset({"when": ("time", np.array([0, 1 << 62, 1]), {"units": "days since 1970-01-01"})})
+    ds.to_zarr(path, consolidated=False) if suffix == "zarr" else ds.to_netcdf(path)
+    opened = xr.open_dataset(path, engine="tensordict")
+    for read in (lambda: opened.load(), lambda: opened.td.to_tensordict(), lambda: opened.chunk().compute()):
+        with pytest.raises(OSError, match=f"damaged.{suffix}.*'when'.*it cannot be read"):
+            read()
+    assert opened["when"][::2].dt.year.values.tolist() == [1970, 1970]

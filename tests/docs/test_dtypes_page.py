@@ -1,4 +1,4 @@
-"""The page about dtypes says what is."""
+"""The tables of dtypes say what is."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from dtype_table import PAGE, page
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-def test_the_page_about_dtypes_is_up_to_date():
-    """``python tests/support/dtype_table.py`` writes it."""
+def test_the_tables_of_dtypes_are_up_to_date():
+    """``python tests/support/dtype_table.py`` writes them."""
     assert PAGE.read_text() == page()
 
 

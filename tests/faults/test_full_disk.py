@@ -32,7 +32,9 @@ def written(writer: str, folder: Path, how: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("writer", [*HDF5, "object"])
+@pytest.mark.parametrize(
+    "writer", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("netcdf")) for name in [*HDF5, "object"]]
+)
 def test_a_file_that_may_not_become_as_large(tmp_path: Path, writer: str) -> None:
     told = written(writer, tmp_path, "limited")
     assert len(told) == 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,12 @@ def test_a_damaged_repository_is_an_error_that_names_it(committed: Any, tmp_path
     branch.write_text("{}")
     with pytest.raises(OSError, match="repository: it cannot be read"):
         open_persistent(tmp_path / "repository")
+
+
+@pytest.mark.parametrize("part", ["manifests", "snapshots", "refs/branch.main"])
+def test_a_pipe_among_the_files_of_a_repository_is_refused(committed: Any, tmp_path: Path, part: str) -> None:
+    file = next(path for path in (tmp_path / "repository" / part).iterdir())
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(OSError, match=f"{re.escape(str(file))} is a pipe"):
+        xr.open_dataset(str(tmp_path / "repository"), engine="tensordict")

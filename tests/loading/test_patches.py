@@ -1,5 +1,6 @@
-"""Windows along several dims: patches, which are those that xbatcher gives, and what is read for them."""
+"""Windows along several dims: patches, and what is read for them. Those of xbatcher: ``test_xbatcher.py``."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -8,12 +9,15 @@ import torch
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
 from persistent_samples import CountingStore
 from written import reopened_as
 from xarray_tensordict.loading.patches import cover
+
+DIMS = ("time", "lat", "lon")
+NAMES = ("n", "wind", "turned", "index", "mask", "lat", "lon")
 
 
 def weather(times=12, lats=6, lons=8):
@@ -31,23 +35,27 @@ def weather(times=12, lats=6, lons=8):
     ).td.set_batch_dims("time")
 
 
-def patches_of(ds, window, stride):
-    """Every patch, cut by hand: a Dataset each, in the order of the dims."""
-    dims = [dim for dim in ("time", "lat", "lon") if dim in window]
-    starts = [range(0, ds.sizes[dim] - window[dim] + 1, stride.get(dim, 1)) for dim in dims]
+@functools.cache
+def stored():
+    """The same in compressed chunks along all dims; those of one variable are not those of the others."""
+    store, chunks = MemoryStore(), {"n": (5, 4, 3), "wind": (4, 6, 8, 1), "turned": (8, 3, 2), "mask": (6, 5)}
+    weather().td.to_zarr(store, encoding={name: {"chunks": sizes} for name, sizes in chunks.items()})
+    return xr.open_dataset(store, engine="tensordict").td.set_batch_dims("time")
+
+
+def whole(ds):
+    """Each variable with all dims of the windows in front, as patches show it."""
+    return {name: ds[name].broadcast_like(ds["n"]).transpose(*DIMS, ...).values for name in NAMES}
+
+
+def keys_of(sizes, window, stride):
+    """Where every patch lies, in the order of the dims."""
+    starts = [range(0, sizes[dim] - window[dim] + 1, stride.get(dim, 1)) for dim in DIMS]
     for begin in itertools.product(*starts):
-        yield ds.isel({dim: slice(at, at + window[dim]) for dim, at in zip(dims, begin, strict=True)})
+        yield tuple(slice(at, at + window[dim]) for dim, at in zip(DIMS, begin, strict=True))
 
 
-def assert_patch(sample, patch, dims):
-    assert sample.names == dims
-    for name in ("n", "wind", "turned", "index", "mask", "lat", "lon"):
-        expected = patch[name].transpose(*[dim for dim in dims if dim in patch[name].dims], ...)
-        expected = expected.broadcast_like(patch["n"]).transpose(*dims, ...) if name != "wind" else expected
-        np.testing.assert_array_equal(sample[name].numpy(), expected.values, err_msg=name)
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 6),
@@ -55,21 +63,31 @@ def assert_patch(sample, patch, dims):
     st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 9)),
     st.integers(1, 9),
     st.sampled_from([False, True, "full"]),
-    st.sampled_from([None, {"time": 5}, {"time": 4, "lat": 3, "lon": 4}]),
+    st.sampled_from(["memory", "dask", "zarr", "some of it"]),
 )
-def test_patches_are_those_cut_by_hand(time, lat, lon, strides, size, shuffle, chunks):
-    ds = weather() if chunks is None else weather().chunk(chunks)
-    window, stride = {"time": time, "lat": lat, "lon": lon}, dict(zip(("time", "lat", "lon"), strides, strict=True))
-    wanted = list(patches_of(weather(), window, stride))
+def test_patches_are_those_cut_by_hand(time, lat, lon, strides, size, shuffle, where):
+    ds = stored() if where in ("zarr", "some of it") else weather()
+    ds = ds.chunk({"time": 4, "lat": 3, "lon": 4}) if where == "dask" else ds
+    ds, expected = (
+        part.isel(time=slice(1, 11), lon=slice(None, None, -1)) if where == "some of it" else part
+        for part in (ds, weather())
+    )
+    window, stride = {"time": time, "lat": lat, "lon": lon}, dict(zip(DIMS, strides, strict=True))
     batches = ds.td.batches(
         size, window=window, stride=stride, shuffle=shuffle, seed=0, buffer_size=20, prefetch=0, coords=["lat", "lon"]
     )
-    found = [sample for batch in batches for sample in batch.unbind(0)]
-    assert len(found) == len(wanted)
-    if shuffle:
-        found.sort(key=lambda sample: int(sample["n"].flatten()[0]))
-    for sample, patch in zip(found, wanted, strict=True):
-        assert_patch(sample, patch, ["time", "lat", "lon"])
+    keys, arrays = [*keys_of(expected.sizes, window, stride)], whole(expected)
+    for _ in range(2):  # the second epoch is that of kept chunks
+        found = torch.cat([*batches])
+        assert found.names == [None, *DIMS]
+        first = [array[0, 0, 0] for array in (arrays["n"][key] for key in keys)]
+        order = np.argsort(first)
+        same = found["n"][:, 0, 0, 0].argsort() if shuffle else torch.arange(len(keys))
+        for name in NAMES:
+            patches = np.stack([arrays[name][key] for key in keys])
+            np.testing.assert_array_equal(
+                found[name][same].numpy(), patches[order] if shuffle else patches, err_msg=name
+            )
 
 
 @pytest.mark.filterwarnings("ignore:.*Zarr format 3.*", "ignore:.*does not have a Zarr V3 specification.*")
@@ -82,10 +100,8 @@ def test_patches_come_from_every_format_and_everywhere_the_same(form, shuffle, t
     options = {"window": window, "stride": {"time": 2, names[0]: 3, names[1]: 4}, "exclude": ["turned", "mask"]}
     batches = ds.td.batches(3, **options, shuffle=shuffle, seed=1)
     values = torch.cat([batch["n"] for batch in batches])
-    wanted = [
-        patch["n"].values
-        for patch in patches_of(weather(), {"time": 4, "lat": 3, "lon": 4}, {"time": 2, "lat": 3, "lon": 4})
-    ]
+    keys = keys_of(weather().sizes, {"time": 4, "lat": 3, "lon": 4}, {"time": 2, "lat": 3, "lon": 4})
+    wanted = [weather()["n"].values[key] for key in keys]
     assert sorted(values.flatten(1).tolist()) == sorted(np.stack(wanted).reshape(len(wanted), -1).tolist())
     assert shuffle or values.tolist() == np.stack(wanted).tolist()
     batches.set_epoch(0)
@@ -95,55 +111,13 @@ def test_patches_come_from_every_format_and_everywhere_the_same(form, shuffle, t
     np.testing.assert_array_equal(rows[5]["n"].numpy(), wanted[5])
 
 
-XBATCHER = [
-    ({"time": 5}, {}, {}),
-    ({"time": 5}, {"time": 2}, {}),
-    ({"lat": 3, "lon": 4}, {}, {"time": 1}),
-    ({"lat": 3, "lon": 4}, {"lat": 1, "lon": 2}, {"time": 1}),
-    ({"lat": 3, "lon": 4}, {"lat": 2, "lon": 3}, {"time": 4}),
-    ({"time": 4, "lat": 3, "lon": 4}, {}, {}),
-    ({"time": 4, "lat": 6, "lon": 8}, {"time": 3}, {}),
-    ({"lat": 2, "lon": 8}, {}, {"time": 12}),
-]
-"""The sizes, overlaps and batch dims of the examples in xbatcher's documentation, for a smaller field."""
-
-
-@pytest.mark.parametrize(("sizes", "overlap", "batch"), XBATCHER)
-def test_xbatchers_examples_give_the_same_patches(sizes, overlap, batch):
-    xbatcher = pytest.importorskip("xbatcher", reason="xbatcher is not installed")
-    field = weather()["n"]
-    theirs = xbatcher.BatchGenerator(field, input_dims=sizes, input_overlap=overlap, batch_dims=batch)
-    window = {**batch, **sizes}
-    stride = {dim: size - overlap.get(dim, 0) for dim, size in window.items()}
-    ours = weather().td.batches(1, window=window, stride=stride)
-    assert len(ours) == len(theirs)
-    for batch_of_one, patch in zip(ours, theirs, strict=True):
-        patch = patch.unstack("sample") if "sample" in patch.dims else patch
-        np.testing.assert_array_equal(batch_of_one["n"][0].numpy(), patch.transpose("time", "lat", "lon").values)
-
-
-def test_xbatchers_concatenated_patches_are_a_batch():
-    xbatcher = pytest.importorskip("xbatcher", reason="xbatcher is not installed")
-    field = weather()["n"].drop_vars(["time", "lat", "lon"])
-    theirs = xbatcher.BatchGenerator(
-        field, input_dims={"lat": 3, "lon": 4}, batch_dims={"time": 2}, concat_input_dims=True
-    )
-    ours = weather().td.batches(4, window={"time": 2, "lat": 3, "lon": 4}, stride={"time": 2, "lat": 3, "lon": 4})
-    assert len(ours) == len(theirs) == 6
-    for batch, patches in zip(ours, theirs, strict=True):
-        expected = patches.unstack("sample").transpose("input_batch", "time", "lat_input", "lon_input")
-        np.testing.assert_array_equal(batch["n"].numpy(), expected.values)
-
-
 def test_patches_of_single_times_need_no_window_along_them():
     ds = weather()
     (batch, *_) = ds.td.batches(4, window={"lat": 3, "lon": 4}, stride={"lat": 3, "lon": 4})
     assert batch.names == [None, "lat", "lon"]
     assert batch.batch_size == (4, 3, 4)
-    for sample, patch in zip(
-        batch, patches_of(ds.isel(time=0), {"lat": 3, "lon": 4}, {"lat": 3, "lon": 4}), strict=True
-    ):
-        np.testing.assert_array_equal(sample["n"].numpy(), patch["n"].values)
+    keys = keys_of({"time": 1, "lat": 6, "lon": 8}, {"time": 1, "lat": 3, "lon": 4}, {"lat": 3, "lon": 4})
+    np.testing.assert_array_equal(batch["n"].numpy(), np.concatenate([ds["n"].values[key] for key in keys]))
     (lines, *_) = ds.td.batches(4, window={"lon": 8})
     assert lines.batch_size == (4, 8)
     assert lines["n"].tolist() == ds["n"].values.transpose(0, 2, 1)[:4].tolist()
@@ -180,6 +154,28 @@ def test_each_chunk_is_read_once_in_an_epoch(tmp_path, monkeypatch):
             store.chunks.clear()
             assert sum(len(batch) for batch in batches) == 32
             assert sorted(store.chunks) == sorted(f"n/c/{chunk}/0/0" for chunk in range(8))
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_chunks_are_kept_so_that_windows_which_overlap_read_each_once_and_the_next_epoch_none(tmp_path, shuffle):
+    weather(40)[["n"]].drop_vars(["time", "lat", "lon"]).td.to_zarr(
+        tmp_path / "w.zarr", chunks={"time": 5, "lat": 4, "lon": 8}
+    )
+    store = CountingStore(LocalStore(tmp_path / "w.zarr"))
+    options = {"window": {"time": 4, "lat": 3, "lon": 4}, "stride": {"time": 1, "lat": 3, "lon": 4}, "shuffle": shuffle}
+    with xr.open_dataset(store, engine="tensordict") as ds:
+        batches = ds.td.batches(3, seed=0, buffer_size=8, **options)
+        data = ds.td.to_torch_dataset(window=options["window"], stride=options["stride"])
+        for loop in (lambda: len([*batches]), lambda: len([data[number] for number in range(len(data))])):
+            store.chunks.clear()
+            loop()
+            assert sorted(store.chunks) == sorted(f"n/c/{time}/{lat}/0" for time in range(8) for lat in range(2))
+            loop()
+            assert len(store.chunks) == 16
+        first = batches[0]["n"]
+        expected = first.clone()
+        first.zero_()
+        assert torch.equal(batches[0]["n"], expected)  # a batch is the caller's own
 
 
 def test_text_and_what_has_no_dim_of_the_windows():

@@ -15,7 +15,7 @@ from persistent_samples import grid_ds, grid_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 2), max_size=30),
     st.integers(1, 6),
@@ -122,6 +122,34 @@ def test_other_batch_dims_behind_the_window_stay():
     assert batch.names == [None, "time", "member"]
     for start in range(3):
         assert_same_tensordict(td[start : start + 2], batch[start])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_target_is_the_end_of_a_longer_window_so_it_is_in_the_episode_and_behind_no_gap(shuffle, chunked):
+    """Three rows of input, one that nobody sees, and two of target: the recipe of the docs."""
+    hours = np.delete(np.arange(32), [13, 14, 25])
+    runs = [range(10), range(10, 13), range(13, 23), range(23, 29)]  # two episodes, the second with two gaps
+    ds = numbered(len(hours), width=2, hour=hours, episode=np.repeat([0, 1], [10, 19])).assign(
+        text=("time", np.array([f"row {row}" for row in range(len(hours))], object)), known=("f", [True, False])
+    )
+    wanted = [[*range(at, at + 6)] for run in runs for at in run[: max(len(run) - 5, 0)]]
+    batches = (ds.chunk(time=5) if chunked else ds).td.batches(
+        4, window={"time": 3 + 1 + 2}, within="episode", gaps="hour", shuffle=shuffle, seed=0, unbatched="keep"
+    )
+    found = []
+    for batch in batches:
+        past, _, future = batch.split([3, 1, 2], dim=1)
+        assert (past.names, past.batch_size[1], future.batch_size[1]) == ([None, "time"], 3, 2)
+        assert past["x"].untyped_storage().data_ptr() == batch["x"].untyped_storage().data_ptr()  # not copied
+        assert past["known"].tolist() == future["known"].tolist() == [True, False]
+        target = future.select("n", "text")
+        assert [*target.keys()] == ["n", "text"]
+        for inputs, outputs in zip(past.unbind(0), target.unbind(0), strict=True):
+            found.append(inputs["n"].tolist() + outputs["n"].tolist())
+            assert list(outputs["text"]) == [f"row {row}" for row in found[-1][3:]]
+    assert sorted(found) == [window[:3] + window[4:] for window in wanted]
+    assert len(found) == 5 + 5 + 1
 
 
 def test_windows_read_the_rows_they_need_and_each_once(counted):

@@ -145,7 +145,7 @@ def test_a_clock_of_all_tables_and_one_of_each() -> None:
     assert steps == windows_in(own, 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 40), unique=True, min_size=1).map(sorted),
     st.integers(1, 4),

@@ -1,4 +1,7 @@
-"""What becomes of every dtype on every side: each cell of ``docs/dtypes.md`` is run. ``python tests/support/dtype_table.py`` writes it."""
+"""What every dtype is on every side: each cell of the tables in ``docs/rules/values.md`` is run.
+
+``python tests/support/dtype_table.py`` writes them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from tensordict import TensorDict
 import xarray_tensordict
 from xarray_tensordict.testing import assert_same_tensordict
 
-PAGE = Path(__file__).parents[2] / "docs" / "dtypes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "rules" / "values.md"
+START, END = "<!-- dtypes -->\n", "<!-- end of dtypes -->\n"
 DTYPES = (
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 bfloat16 float8_e4m3fn "
     "float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu complex32 complex64 complex128"
@@ -38,34 +42,15 @@ WRITTEN: dict[str, Callable[[xr.Dataset, Path], Any]] = {
     "`ds.td.to_memmap(x.tdz)`": lambda ds, path: ds.td.to_memmap(path / "a.tdz"),
 }
 
-_HEAD = """# Dtypes
-
-What each dtype of torch becomes in xarray and on disk. `python tests/support/dtype_table.py` runs each cell and writes this page; a
-test fails when the page is out of date.
-
-Values never change. `bool`, integers, floats and complex numbers keep their dtype where numpy has it. Where numpy lacks it, the
-Dataset holds a wider dtype without loss (`float32`; `complex64` for `complex32`) and notes that of torch. `to_tensordict` and
-`open_persistent` give it back bit for bit. When arithmetic changes the dtype, the note is dropped: convert the tensor with
-`.to(torch.bfloat16)`.
-
-## Saved by tensordict, opened here
-
-Each cell is the dtype in the Dataset, and in the tensordict if it differs. "refused" means that tensordict {version} itself does
-not write the dtype in this format.
+_SAVED = """
+Saved by tensordict and opened here: the dtype in the Dataset, and in the tensordict if it differs. "refused": tensordict {version}
+itself does not write it. †: `tensordict.load` cannot load what tensordict {version} has written; this package can.
 
 """
-_BETWEEN = """
-`tensordict.load` cannot load the cells marked with †, which tensordict {version} has written itself; this package can.
+_WRITTEN = """
+Written here: the dtype that plain tensordict shows. "cannot load": plain tensordict {version} fails on it; this package
+gives the dtype of torch back from each.
 
-## Written here, read by plain tensordict
-
-Each cell is the dtype that plain tensordict shows for a Dataset made of such a tensor. This package gives the dtype of torch back
-from each. "cannot load" means that plain tensordict {version} fails on the dtype; this package opens the store.
-
-"""
-_FOOT = """
-Datetimes and timedeltas become int64 nanoseconds (since 1970-01-01), with NaT as the smallest int64. Each string becomes a `str`.
-`longdouble` and `clongdouble` are refused by name, since neither torch nor zarr has them.
 """
 
 
@@ -155,26 +140,40 @@ def memory_cell(dtype: str) -> str:
     return f"`{ds['x'].dtype.name}`"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+def _table(heads: list[str], cells: dict[str, list[str]]) -> str:
+    """One row for the dtypes with the same cells, one column for the writers with the same cells."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for dtype, row in cells.items():
+        rows.setdefault(tuple(cell.replace(f"`{dtype}`", "the same") for cell in row), []).append(f"`{dtype}`")
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for head, column in zip(heads, zip(*rows, strict=True), strict=True):
+        columns.setdefault(column, []).append(head)
+    lines = [["torch", *map(", ".join, columns.values())], ["---"] * (len(columns) + 1)]
+    lines += [[", ".join(dtypes), *row] for dtypes, row in zip(rows.values(), zip(*columns, strict=True), strict=True)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def page() -> str:
-    """The whole page."""
+def tables() -> str:
+    """Both tables, as the page has them."""
     version = tensordict.__version__.partition("+")[0]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
         warnings.filterwarnings("ignore", message=".* cannot load again")
-        saved = [[f"`{d}`", memory_cell(d), *(saved_cell(d, save) for save in SAVED.values())] for d in DTYPES]
-        written = [[f"`{d}`", *(written_cell(d, write) for write in WRITTEN.values())] for d in DTYPES]
+        saved = {d: [memory_cell(d), *(saved_cell(d, save) for save in SAVED.values())] for d in DTYPES}
+        written = {d: [written_cell(d, write) for write in WRITTEN.values()] for d in DTYPES}
     return (
-        _HEAD.format(version=version)
-        + _table(["torch", "Dataset of `to_dataset(td)`", *SAVED], saved)
-        + _BETWEEN.format(version=version)
-        + _table(["torch", *WRITTEN], written)
-        + _FOOT
+        _SAVED.format(version=version)
+        + _table(["`to_dataset(td)`", *SAVED], saved)
+        + _WRITTEN.format(version=version)
+        + _table([*WRITTEN], written)
+        + "\n"
     )
+
+
+def page() -> str:
+    """The page with the tables of today."""
+    before, _, rest = PAGE.read_text().partition(START)
+    return f"{before}{START}{tables()}{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":

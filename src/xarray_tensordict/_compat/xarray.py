@@ -251,6 +251,15 @@ def on_backend(variable: xr.Variable, backend: BackendArray) -> xr.Variable:
     return xr.Variable(variable.dims, moved(variable._data), fastpath=True)
 
 
+def with_decoder(variable: xr.Variable, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
+    """Put `around` each function that decodes a lazy variable when its values are read."""
+    data: Any = variable._data
+    while isinstance(data, indexing.ExplicitlyIndexed):
+        if hasattr(data, "func"):
+            data.func = around(data.func)
+        data = getattr(data, "array", None)
+
+
 def _compose(inner: range | np.ndarray[Any, Any], outer: range | np.ndarray[Any, Any]) -> range | np.ndarray[Any, Any]:
     """The positions `outer` of `inner`."""
     if isinstance(inner, range) and isinstance(outer, range):

@@ -62,7 +62,7 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
     pairs = [(name, dim) for dims in leading for name, dim in zip(names, dims, strict=False)]
     new = {name for name, dim in pairs if dim is None}
     if new == set(unknown) and all(dim in (None, name) for name, dim in pairs):
-        batch = _by_count(ballot, len(names), found)
+        batch = _by_count(ballot, len(names), found, asked=list(names))
         return GroupBatch(names, batch.sizes, "given", f"{reason}, as names for the leading axes")
     raise ValueError(
         f"batch_dims={list(names)}: {ballot.where} has no dim {unknown[0]!r}; "
@@ -70,7 +70,9 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
     )
 
 
-def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
+def _by_count(ballot: Ballot, count: int, found: GroupBatch, asked: object = None) -> GroupBatch:
+    """The batch of the first axes; `asked` is what was passed, where it was names for them."""
+    asked = count if asked is None else asked
     if count < 0:
         raise ValueError(f"batch_dims={count}: expected a count of leading dims, 0 or more")
     reason = f"batch_dims={count} was given"
@@ -79,7 +81,7 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     voters = _led_by(ballot.voters, found)
     if not voters:
         raise ValueError(
-            f"batch_dims={count}: {ballot.where} has no numeric array that could start with {count} batch dims"
+            f"batch_dims={asked}: {ballot.where} has no numeric array that could start with {count} batch dims"
         )
     # the longest array, the first by name of several
     reference = min(voters, key=lambda info: (-len(info.shape), info.key))
@@ -88,9 +90,10 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch) -> GroupBatch:
     wrong = [info for info in voters if info.shape[:count] != sizes]
     if wrong or len(sizes) < count:
         raise ValueError(
-            f"batch_dims={count}: the arrays of {ballot.where} do not share their first {count} axes: "
+            f"batch_dims={asked}: the arrays of {ballot.where} do not share their first {count} axes: "
             + ", ".join(f"{'/'.join(info.key)!r} has shape {list(info.shape)}" for info in [reference, *wrong[:5]])
-            + "; give a smaller count, or name the batch dims"
+            + f"; {'give a smaller count' if isinstance(asked, int) else 'open one group with group='}, or leave out the others with "
+            "drop_variables=[...]"
         )
     return GroupBatch(names_at(voters, count), sizes, "given", reason)
 

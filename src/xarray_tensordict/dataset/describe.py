@@ -241,7 +241,7 @@ def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
     )
     if episodes_in is None:
         return text
-    return f"{text}; episodes of different lengths become one Dataset with dt[{episodes_in!r}].td.concat('time')"
+    return f"{text}; episodes of different lengths become one Dataset with xr.open_datatree(...)[{episodes_in!r}].td.concat('time')"
 
 
 def warn_empty(where: str, hidden: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +14,7 @@ from xarray.backends.common import NONE_VAR_NAME
 from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 
-from .._compat.xarray import dataset_of, remade
+from .._compat.xarray import dataset_of, remade, with_decoder
 from ..core.blocks import preferred_chunks, with_renamed_chunks
 from ..core.inference import BatchDims, infer_batch, may_have_more
 from ..core.metadata import UNBATCHED_NAME
@@ -44,6 +45,7 @@ from ..core.naming import (
     settle_sizes,
 )
 from ..core.unbatched_entry import restore_unbatched
+from ..formats.array_wrappers import NamedFunction
 from ..quiet import quiet
 from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, warn
 from .describe import describe_group, hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
@@ -353,13 +355,13 @@ def _decode_group(
             if _decodes(name, variable, group, layout, options, whole=True)
         }
         decoded, attrs, coords = decode_cf_variables(variables, group.attrs, **options.decoders)
+    for name, variable in decoded.items():
+        with_decoder(variable, partial(NamedFunction, _where(layout, (*group.key, str(name)))))
     layout.masked += masked_zeros(group, decoded)
     names = {str(name) for name in coords}
     kept = {**decoded, **{name: variable for name, variable in everything.items() if group.arrays[name].non_tensor}}
     decoded = {
-        str(name): restore(
-            kept[name], group.arrays[name].record, f"{layout.description}: {'/'.join((*group.key, name))!r}"
-        )
+        str(name): restore(kept[name], group.arrays[name].record, _where(layout, (*group.key, name)))
         if name in group.arrays and group.arrays[name].record
         else kept[name]
         for name in (*everything, *decoded)
@@ -379,6 +381,10 @@ def _decode_group(
         elif role == "data":
             names.discard(str(name))
     return decoded, names, dict(attrs)
+
+
+def _where(layout: Layout, key: Key) -> str:
+    return f"{layout.description}: {'/'.join(key)!r}"
 
 
 def _decodes(

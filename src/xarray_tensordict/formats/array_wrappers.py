@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,18 @@ def named_errors(where: str) -> Iterator[None]:
             f"{where}: it cannot be read ({str(error) or type(error).__name__}). If the store is damaged, restore it, or leave the "
             f"variable out with drop_variables=[...]"
         ) from error
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """What decodes values as they are read, with the names of :func:`named_errors` in its errors."""
+
+    where: str
+    function: Callable[[Any], Any]
+
+    def __call__(self, values: Any) -> Any:
+        with named_errors(self.where):
+            return self.function(values)
 
 
 class OuterArray(BackendArray):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from tensordict import TensorDict
 
 from ..core.model import Inference, Key, cached_property
 from ..dataset.entries import Names, Unbatched, plan_entries
+from ..formats import counting
 from ..formats.zarr.remote import KEEP_BYTES
 from .kept import Values
 from .order import (
@@ -29,6 +30,7 @@ from .order import (
     Blocks,
     FullOrder,
     Ints,
+    Options,
     Order,
     Place,
     Shuffle,
@@ -39,6 +41,7 @@ from .patches import PatchPart, read_patches
 from .read_ahead import ReadAhead, in_order, plan_blocks, reads_at_once
 from .reader import Part, RowReader
 from .samples import Samples, for_windows, samples_of, whole_number
+from .stats import Meter, Stats, stats_of
 
 
 class _Read(NamedTuple):
@@ -49,33 +52,26 @@ class _Read(NamedTuple):
     lasts: list[int]
 
 
-@dataclass(frozen=True)
-class Options:
-    """The checked arguments of ``batches``."""
-
-    batch_size: int
-    shuffle: Shuffle = False
-    seed: int = 0
-    drop_last: bool = False
-    prefetch: int = 2
-    rank: int = 0
-    world_size: int = 1
-    device: Any = None
-
-
 class BatchIterator(Iterator[TensorDict]):
     """The batches of one epoch, or of one worker's part of it. Reading begins when the first one is asked for."""
 
-    def __init__(self, batches: Batches, place: Place) -> None:
+    def __init__(self, batches: Batches, place: Place, meter: Meter) -> None:
         self._batches = batches
         self._place = place
+        self._meter = meter
         self._source: Iterator[TensorDict] | None = None
 
     def __next__(self) -> TensorDict:
-        if self._source is None:
-            self._source = self._batches.made_from(self._place)
-        batch = next(self._source)
+        meter = self._meter
+        meter.ask()
+        try:
+            if self._source is None:
+                self._source = self._batches.made_from(self._place, meter)
+            batch = next(self._source)
+        finally:
+            meter.hand()
         self._place.position += 1
+        meter.batches += 1
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -92,7 +88,7 @@ class BatchIterator(Iterator[TensorDict]):
         """
         found = self._batches.load(state)
         self.close()
-        self._place = self._batches.place = found
+        self._place = self._batches.place = self._meter.place = found
 
     def close(self) -> None:
         """End the threads that read ahead."""
@@ -126,10 +122,11 @@ class Batches:
         self.epoch = epoch
         self.start = 0
         self.place: Place | None = None
+        self._meter: Meter | None = None
         self._last_order: tuple[tuple[int, int], Order] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last_order": None}  # which may be as long as the Dataset
+        return {**self.__dict__, "_meter": None, "_last_order": None}  # which may be as long as the Dataset
 
     def __len__(self) -> int:
         """The number of batches of an epoch, the same on every rank."""
@@ -159,8 +156,8 @@ class Batches:
 
     def run(self, place: Place) -> BatchIterator:
         """The batches that are still to come behind a place, which moves with them."""
-        self.place = place
-        return BatchIterator(self, place)
+        self.place, self._meter = place, Meter(place)
+        return BatchIterator(self, place, self._meter)
 
     def __getitem__(self, number: int) -> TensorDict:
         """Read one batch of the next epoch."""
@@ -170,8 +167,23 @@ class Batches:
         key = self.epoch, self.seed
         if self._last_order is None or self._last_order[0] != key:
             self._last_order = key, self.order(self.epoch)
-        (made,) = self._cut(self._read_one_by_one(self._last_order[1], range(given % count, given % count + 1)), 1)
+        meter, numbers = Meter(Place(self.epoch)), range(given % count, given % count + 1)
+        (made,) = self._cut(self._read_one_by_one(self._last_order[1], numbers, meter), 1, meter)
         return made[0]
+
+    def stats(self) -> Stats:
+        """What the epoch that began last took so far, in this process; what holds it up, and what to change.
+
+        Examples
+        --------
+        >>> import numpy as np, xarray as xr, xarray_tensordict
+        >>> batches = xr.Dataset({"obs": (("time", "x"), np.zeros((10, 3), "f4"))}).td.batches(4)
+        >>> for batch in batches:
+        ...     pass
+        >>> batches.stats().batches, batches.stats().samples
+        (3, 10)
+        """
+        return stats_of(self._meter, self._reader, self._blocks, self.options, self._per_rank, self._samples.width)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last ``iter()`` has come to, as numbers that ``torch.save`` or JSON can hold.
@@ -237,8 +249,8 @@ class Batches:
         self.options = replace(self.options, seed=seed)
         return Place(epoch, position, worker, workers)
 
-    def made_from(self, place: Place) -> Iterator[TensorDict]:
-        """The batches that are still to come behind a place.
+    def made_from(self, place: Place, meter: Meter) -> Iterator[TensorDict]:
+        """The batches that are still to come behind a place; `meter` notes what they take.
 
         With ``shuffle=True`` each worker has a run of them, so that it reads chunks of its own; else every
         `workers`-th, so that in turn they give the batches in order.
@@ -246,22 +258,21 @@ class Batches:
         numbers, epoch = place.numbers(len(self), runs=self.options.shuffle is True), place.epoch
         self._reader.begin_epoch()
         if not self.options.prefetch:
-            return chain.from_iterable(self._cut(self._read_one_by_one(self.order(epoch), numbers), 1))
+            return chain.from_iterable(self._cut(self._read_one_by_one(self.order(epoch), numbers, meter), 1, meter))
         together, depth = self._ahead
         one_by_one = not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer)
-        if one_by_one and not self._reader.is_far:
-            # a read is a batch, or a few: nothing is left to do in another thread
-            return ReadAhead(lambda: self._cut(self._read_one_by_one(self.order(epoch), numbers), together), depth)
-        # the next rows are read while batches are made of the last ones
-        return ReadAhead(lambda: self._cut(self._read_at_once(self.order(epoch), numbers), together), depth)
+        # the next rows are read while batches are made of the last ones; but where a read is a batch, or a few, nothing is left
+        # to do in another thread
+        reading = self._read_one_by_one if one_by_one and not self._reader.is_far else self._read_at_once
+        return ReadAhead(lambda: self._cut(reading(self.order(epoch), numbers, meter), together, meter), depth)
 
-    def _read_one_by_one(self, order: Order, numbers: range) -> Iterator[_Read]:
-        for read in self._reads(order, numbers):
+    def _read_one_by_one(self, order: Order, numbers: range, meter: Meter) -> Iterator[_Read]:
+        for read in self._reads(order, numbers, meter):
             yield read()
 
-    def _read_at_once(self, order: Order, numbers: range) -> Iterator[_Read]:
+    def _read_at_once(self, order: Order, numbers: range, meter: Meter) -> Iterator[_Read]:
         largest = int(np.diff(order.cuts, prepend=0).max(initial=0)) * self._samples.width * self._reader.row_bytes
-        return in_order(self._reads(order, numbers), reads_at_once(largest, far=self._reader.is_far))
+        return in_order(self._reads(order, numbers, meter), reads_at_once(largest, far=self._reader.is_far))
 
     @property
     def _ahead(self) -> tuple[int, int]:
@@ -293,18 +304,18 @@ class Batches:
         together = RAW_BYTES if self._reader.is_straight else READ_BYTES
         return self.options.batch_size * max(1, together // max(1, self._batch_bytes))
 
-    def _reads(self, order: Order, numbers: range) -> Iterator[Callable[[], _Read]]:
+    def _reads(self, order: Order, numbers: range, meter: Meter) -> Iterator[Callable[[], _Read]]:
         """The reads of what the batches of these numbers need, each row once for all pieces that are read together."""
         for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
             found = samples[0] if len(samples) == 1 else np.concatenate(samples)
-            yield partial(self._read, found, firsts.tolist(), lasts.tolist())
+            yield partial(meter.read, partial(self._read, found, firsts.tolist(), lasts.tolist()))
 
     def _read(self, samples: Ints, firsts: list[int], lasts: list[int]) -> _Read:
         return _Read(_read_parts(self._reader, self._samples, samples), firsts, lasts)
 
-    def _cut(self, found: Iterator[_Read], together: int) -> Iterator[list[TensorDict]]:
+    def _cut(self, found: Iterator[_Read], together: int, meter: Meter) -> Iterator[list[TensorDict]]:
         """Cut batches from what was read, so many at once, but those of a read before the next one.
 
         One that lies across several reads is put together.
@@ -313,6 +324,7 @@ class Batches:
         pending: list[list[Values]] = []
         with closing(found):  # type: ignore[type-var]
             for parts, firsts, lasts in found:
+                begun = counting.now()
                 offset, made = 0, []
                 for first, last in zip(firsts, lasts, strict=True):
                     end = offset + (last - first) * width
@@ -320,18 +332,25 @@ class Batches:
                     offset = end
                     if last % size and last < count:
                         continue  # the rest of the batch is in the next read
-                    made.append(self._built(pending, (last - 1) % size + 1))
+                    made.append(self._built(pending, (last - 1) % size + 1, meter))
                     pending = []
                     if len(made) == together:
+                        meter.making += counting.now() - begun
                         yield made
-                        made = []
+                        made, begun = [], counting.now()
+                meter.making += counting.now() - begun
                 if made:
                     yield made
 
-    def _built(self, pending: Sequence[list[Values]], count: int) -> TensorDict:
+    def _built(self, pending: Sequence[list[Values]], count: int, meter: Meter) -> TensorDict:
         picked = pending[0] if len(pending) == 1 else self._reader.join(pending)
         td = self._reader.assemble(picked, self._samples.shape(count))
-        return td if self.options.device is None else _sent(td, self.options.device)
+        if self.options.device is None:
+            return td
+        begun = counting.now()
+        td = _sent(td, self.options.device)
+        meter.sending += counting.now() - begun
+        return td
 
     def __repr__(self) -> str:
         options, samples = self.options, self._samples
@@ -348,6 +367,8 @@ class Batches:
             lines.append(
                 f"rank {options.rank} of {options.world_size}" + (f"; {rest} samples left over" if rest else "")
             )
+        if self._meter is not None and self._meter.batches:
+            lines.append(f"{self.stats().summary}; batches.stats() has more")
         return "Batches(" + "\n        ".join(lines) + ")"
 
 

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 import xarray as xr
 
-from .._compat.xarray import backend_array, stored_place, zarr_array
+from .._compat.xarray import backend_array, reads_far, stored_place, zarr_array
 from ..core.model import cached_property
+from ..formats.counting import COUNTED, Work
 from ..formats.raw.arrays import RawArray
+from ..formats.zarr.arrays import EncodedChunks
 from ..tensors.blocks import pieces_of
 from .order import Ints
 
@@ -77,6 +79,14 @@ def _stored_chunk(variable: xr.Variable, axis: int, stored_axis: int, shard_byte
     return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
 
 
+def counts_requests(variable: xr.Variable) -> bool:
+    """Whether reading a variable makes no other requests than those that are counted; see :data:`~..formats.counting.COUNTED`."""
+    array: Any = backend_array(variable)
+    stored = getattr(array, "wrapped", array)
+    decoded_here = isinstance(stored, RawArray) and isinstance(stored.data, EncodedChunks)
+    return variable.chunks is None and (array is None or decoded_here or reads_far(variable))
+
+
 @dataclass(frozen=True)
 class Grid:
     """The chunks of a column; its rows are counted through those of its axes that rows run along.
@@ -117,6 +127,15 @@ class Grid:
         """What the rows of each of some chunks are."""
         for each in zip(*self._unravelled(numbers), strict=True):
             yield tuple(slice(*marks[at : at + 2].tolist()) for at, marks in zip(each, self.marks, strict=True))
+
+    def overlapping(self, key: tuple[slice, ...]) -> Ints:
+        """The numbers of the chunks that have a part of a box, which is not empty, ascending."""
+        ranges = [
+            np.arange(np.searchsorted(marks, along.start, "right") - 1, np.searchsorted(marks, along.stop))
+            for along, marks in zip(key, self.marks, strict=True)
+        ]
+        found: Ints = np.ravel_multi_index(np.ix_(*ranges), [len(widths) for widths in self._widths]).reshape(-1)
+        return found
 
     def _unravelled(self, numbers: Ints) -> Any:
         return np.unravel_index(numbers, [len(widths) for widths in self._widths])
@@ -218,6 +237,9 @@ class KeptBlocks:
             for each in held:
                 if each in self._used:
                     self._used.move_to_end(each)
+        counted = COUNTED.get()
+        if isinstance(counted, Work) and not pinned:
+            counted.claimed(len(numbers), sum(len(each.numbers) for each in own))
         order = {each: place for place, each in enumerate(held)}
         which = np.array([order[each] for each, _ in found], np.int64)
         return Claim(held, own, which, np.array([first for _, first in found], np.int64))

@@ -47,6 +47,20 @@ class Order(Protocol):
         """The numbers of the samples at the positions `first` to `last`, the last excluded."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """The checked arguments of ``batches``."""
+
+    batch_size: int
+    shuffle: Shuffle = False
+    seed: int = 0
+    drop_last: bool = False
+    prefetch: int = 2
+    rank: int = 0
+    world_size: int = 1
+    device: Any = None
+
+
 @dataclass
 class Place:
     """How far one worker has come in an epoch. With seed and sizes it says all that is needed to go on from there.

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from ..core.model import cached_property
-from ..tensors.reading import of_variable, read_all
+from ..tensors.reading import of_variable
 from ..tensors.values import from_codes, to_codes
-from .kept import Values
+from .kept import Claim, Grid, Values
 from .order import Ints
-from .reader import Column, Part, RowReader, blame
+from .reader import Column, Part, RowReader, Wanted
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _WASTE = 4
 """Patches are read as one box unless it holds more than this many times what they need."""
@@ -31,6 +32,8 @@ class PatchPart:
         The entry.
     boxes
         What was read, each box with the axes of the entry.
+    dtype
+        That of the tensor they become, whose codes they are; None where they become none.
     box
         Which of them each patch is in.
     inside
@@ -40,7 +43,8 @@ class PatchPart:
     """
 
     column: Column
-    boxes: list[Values]
+    boxes: list[Array]
+    dtype: torch.dtype | None
     box: Ints
     inside: list[Ints]
     widths: tuple[int, ...]
@@ -50,18 +54,14 @@ class PatchPart:
         each, held = math.prod(self.widths), self.column.held
         patches = range(first // each, last // each)
         along = [self.widths[axis] if axis in held else 1 for axis in range(len(self.widths))]
-        features = self._codes[0].shape[len(held) :]
-        found = np.empty((len(patches), *self.widths, *features), self._codes[0].dtype)
+        features = self.boxes[0].shape[len(held) :]
+        found = np.empty((len(patches), *self.widths, *features), self.boxes[0].dtype)
         for place, patch in enumerate(patches):
             begins = [int(starts[patch]) for starts in self.inside]
             key = tuple(slice(begin, begin + self.widths[axis]) for begin, axis in zip(begins, held, strict=True))
-            found[place] = self._codes[self.box[patch]][key].reshape(*along, *features)
+            found[place] = self.boxes[self.box[patch]][key].reshape(*along, *features)
         flat = found.reshape((-1, *features))
-        return from_codes(flat, self.boxes[0].dtype) if isinstance(self.boxes[0], torch.Tensor) else flat
-
-    @cached_property
-    def _codes(self) -> list[np.ndarray[Any, Any]]:
-        return [to_codes(values) if isinstance(values, torch.Tensor) else values for values in self.boxes]
+        return flat if self.dtype is None else from_codes(flat, self.dtype)
 
 
 def read_patches(reader: RowReader, corners: Sequence[Ints], widths: tuple[int, ...]) -> list[PatchPart | Part]:
@@ -76,33 +76,62 @@ def read_patches(reader: RowReader, corners: Sequence[Ints], widths: tuple[int, 
     widths
         Their sizes along these axes.
     """
-    whole: Sequence[Part | None] = [None] * len(reader.columns)
-    if not all(column.held for column in reader.columns):
-        whole = reader.read(np.empty(0, np.int64))
     held = {
         column.held: _Boxes.over([(corners[axis], widths[axis]) for axis in column.held]) for column in reader.columns
     }
-    jobs = [
-        of_variable(column.entry.variable[key], column.entry.name, far=column.is_far)
-        for column in reader.columns
-        if column.held
-        for key in held[column.held].keys
-    ]
-    try:
-        read = iter(read_all(jobs))
-    except Exception as error:
-        blame(error, jobs)
-        raise
+
+    def plan(claims: list[Claim]) -> list[Wanted]:
+        return [_wanted(reader, number, held[column.held], claims) for number, column in enumerate(reader.columns)]
+
     parts: list[PatchPart | Part] = []
-    for column, part in zip(reader.columns, whole, strict=True):
-        boxes = held[column.held]
-        if part is not None and not column.held:
-            parts.append(part)
+    for grid, (each, arrays) in zip(reader.grids, reader.fetch(plan), strict=True):
+        column, boxes = each.column, held[each.column.held]
+        if not column.held:
+            parts.append(reader.part(each, arrays))
             continue
-        values = [column.tensor([next(read)]) for _ in boxes.keys]
-        shaped = [v.reshape((*boxes.shape(n), *v.shape[1:])) for n, v in enumerate(values)]
-        parts.append(PatchPart(column, shaped, boxes.number, boxes.inside, widths))
+        dtype = arrays[0].dtype if isinstance(arrays[0], torch.Tensor) else None
+        codes = [to_codes(values) if isinstance(values, torch.Tensor) else values for values in arrays]
+        if grid is None or each.claim is None:
+            shaped = [
+                rows.reshape((*_shape(key), *rows.shape[1:])) for key, rows in zip(boxes.keys, codes, strict=True)
+            ]
+        else:
+            shaped = [_from_chunks(grid, key, boxes.chunks(grid), each.claim, codes) for key in boxes.keys]
+        parts.append(PatchPart(column, shaped, dtype, boxes.number, boxes.inside, widths))
     return parts
+
+
+def _wanted(reader: RowReader, number: int, boxes: _Boxes, claims: list[Claim]) -> Wanted:
+    """What to read of an entry: the chunks that its boxes lie in, where these are kept, else its boxes."""
+    column, grid = reader.columns[number], reader.grids[number]
+    if not column.held:
+        nothing = np.empty(0, np.int64)
+        return reader.wanted(number, nothing, nothing, None, claims)
+    if grid is None:
+        jobs = [of_variable(column.entry.variable[key], column.entry.name, far=column.is_far) for key in boxes.keys]
+        return Wanted(column, [[job] for job in jobs], None)
+    claim, reads = reader.claim(number, grid, boxes.chunks(grid), claims)
+    return Wanted(column, reads, None, claim=claim)
+
+
+def _from_chunks(grid: Grid, key: tuple[slice, ...], chunks: Ints, claim: Claim, arrays: list[Array]) -> Array:
+    """A box, from the chunks that it lies in."""
+    box = np.empty((*_shape(key), *arrays[0].shape[1:]), arrays[0].dtype)
+    numbers = grid.overlapping(key)
+    for place, chunk in zip(np.searchsorted(chunks, numbers), grid.slices(numbers), strict=True):
+        first, rows = int(claim.first[place]), arrays[claim.which[place]]
+        values = rows[first : first + math.prod(_shape(chunk))].reshape((*_shape(chunk), *rows.shape[1:]))
+        both = [(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(key, chunk, strict=True)]
+        into, out_of = (
+            tuple(slice(low - along.start, high - along.start) for (low, high), along in zip(both, whole, strict=True))
+            for whole in (key, chunk)
+        )
+        box[into] = values[out_of]
+    return box
+
+
+def _shape(key: tuple[slice, ...]) -> tuple[int, ...]:
+    return tuple(along.stop - along.start for along in key)
 
 
 @dataclass(frozen=True)
@@ -113,8 +142,9 @@ class _Boxes:
     number: Ints
     inside: list[Ints]
 
-    def shape(self, number: int) -> tuple[int, ...]:
-        return tuple(along.stop - along.start for along in self.keys[number])
+    def chunks(self, grid: Grid) -> Ints:
+        """The chunks that they lie in."""
+        return np.unique(np.concatenate([grid.overlapping(key) for key in self.keys]))
 
     @classmethod
     def over(cls, sides: Sequence[tuple[Ints, int]]) -> _Boxes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ from ..tensors.reading import (
 )
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
-from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, whole_grid
+from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, counts_requests, whole_grid
 from .order import READ_BYTES, Ints, ranges
 
 Shape: TypeAlias = tuple[int, ...]
@@ -216,7 +216,7 @@ class Part:
 
 
 @dataclass
-class _Wanted:
+class Wanted:
     """What is to be read of an entry, each of `reads` into an array of its own.
 
     Attributes
@@ -289,9 +289,23 @@ class RowReader:
     def read(self, asked: Ints) -> list[Part]:
         """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
         rows, places = (asked, None) if self.is_straight else _distinct(asked)
+
+        def plan(claims: list[Claim]) -> list[Wanted]:
+            return [self.wanted(number, asked, rows, places, claims) for number in range(len(self.columns))]
+
+        return [self.part(wanted, arrays) for wanted, arrays in self.fetch(plan)]
+
+    def fetch(self, plan: Callable[[list[Claim]], list[Wanted]]) -> list[tuple[Wanted, list[Values]]]:
+        """Read at once what a plan asks for, and what it has claimed from where that is kept.
+
+        Parameters
+        ----------
+        plan
+            Gets a list, to which it adds what it claims.
+        """
         claims: list[Claim] = []
         try:
-            wanted = [self._wanted(number, asked, rows, places, claims) for number in range(len(self.columns))]
+            wanted = plan(claims)
             jobs = [job for each in wanted for reads in each.reads for job in reads]
             try:
                 read = iter(read_all(jobs))
@@ -306,62 +320,80 @@ class RowReader:
         for each, arrays in zip(wanted, made, strict=True):
             if each.claim is not None:
                 self.kept.settle(each.claim.own, arrays)
-        return [self._part(each, arrays) for each, arrays in zip(wanted, made, strict=True)]
+        return [
+            (each, arrays if each.claim is None else [held.values.result() for held in each.claim.held])
+            for each, arrays in zip(wanted, made, strict=True)
+        ]
 
-    def _part(self, wanted: _Wanted, arrays: list[Values]) -> Part:
+    def part(self, wanted: Wanted, arrays: list[Values]) -> Part:
+        """The rows that were asked for, from what :meth:`fetch` gives."""
         column = wanted.column
         if wanted.claim is not None:
-            arrays = [held.values.result() for held in wanted.claim.held]
             return Part(column, arrays, wanted.which, wanted.index, own=False)
         own = column.raw is not None or column.entry.is_fresh or len(wanted.reads[0]) > 1
         return Part(column, arrays, None, wanted.index, own)
 
-    def _wanted(self, number: int, asked: Ints, rows: Ints, places: Ints | None, claims: list[Claim]) -> _Wanted:
+    def wanted(self, number: int, asked: Ints, rows: Ints, places: Ints | None, claims: list[Claim]) -> Wanted:
         """What to read of an entry, and where each of the rows that were asked for is in it; what is claimed is noted."""
         column = self.columns[number]
         if not column.held:
             claims.append(self.kept.claim(number, [0], [1], 0, pinned=True))
-            return _Wanted(column, [[of_entry(column.entry)] for _ in claims[-1].own], None, claim=claims[-1])
+            return Wanted(column, [[of_entry(column.entry)] for _ in claims[-1].own], None, claim=claims[-1])
         if column.raw is not None and len(self.sizes) == 1:
             # to put its rows in order afterwards would be a second copy
-            return _Wanted(column, [[column.along(asked, self._maps)]], None)
+            return Wanted(column, [[column.along(asked, self._maps)]], None)
         held = [self.sizes[axis] for axis in column.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
             projected = np.ravel_multi_index([coords[axis] for axis in column.held], held)
             rows, index = np.unique(projected, return_inverse=True)
             places = index if places is None else index[places]
-        grid = self._grids[number]
+        grid = self.grids[number]
         if grid is not None and len(rows):
             return self._claimed(number, grid, rows, places, claims)
         if len(held) == 1:
-            return _Wanted(column, [[column.along(rows, self._maps)]], places)
+            return Wanted(column, [[column.along(rows, self._maps)]], places)
         reads, place = column.block(rows, held)
         if place is not None:
             places = place if places is None else place[places]
-        return _Wanted(column, [reads], places)
+        return Wanted(column, [reads], places)
 
-    def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> _Wanted:
-        """The chunks that rows are in; those that are kept already are not read."""
-        column = self.columns[number]
+    def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> Wanted:
+        """The chunks that rows are in."""
         chunks, inside = grid.place(rows)
         numbers, chunk = np.unique(chunks, return_inverse=True)
-        claim = self.kept.claim(
-            number, numbers.tolist(), grid.sizes(numbers).tolist(), column.row_bytes, pinned=grid.pinned
-        )
-        claims.append(claim)
-        reads = [column.chunks(grid, np.array(held.numbers)) for held in claim.own]
+        claim, reads = self.claim(number, grid, numbers, claims)
         chunk, inside = (chunk, inside) if places is None else (chunk[places], inside[places])
         which = claim.which[chunk] if len(claim.held) > 1 else None
-        return _Wanted(column, reads, claim.first[chunk] + inside, which, claim)
+        return Wanted(self.columns[number], reads, claim.first[chunk] + inside, which, claim)
+
+    def claim(self, number: int, grid: Grid, chunks: Ints, claims: list[Claim]) -> tuple[Claim, list[list[Read]]]:
+        """Claim chunks of a column, and the reads of those that are not kept already."""
+        column = self.columns[number]
+        claim = self.kept.claim(
+            number, chunks.tolist(), grid.sizes(chunks).tolist(), column.row_bytes, pinned=grid.pinned
+        )
+        claims.append(claim)
+        return claim, [column.chunks(grid, np.array(held.numbers)) for held in claim.own]
 
     @cached_property
-    def _grids(self) -> list[Grid | None]:
+    def grids(self) -> list[Grid | None]:
         """The chunks of each column that are kept; None for what is read row by row."""
         columns = [column for column in self.columns if column.held and column.raw is None]
         size = sum(column.entry.variable.nbytes for column in columns)
         keeps = self.least_kept * size <= self.kept.most > 0
         return [column.grid(keep=keeps) for column in self.columns]
+
+    @property
+    def kept_size(self) -> int:
+        """How many bytes all chunks have that can be kept; 0 where none can."""
+        columns = (column for column in self.columns if column.grid(keep=True) is not None)
+        return sum(column.entry.variable.nbytes for column in columns)
+
+    @property
+    def counts_requests(self) -> bool:
+        """Whether all requests are counted that it makes."""
+        return all(counts_requests(column.planned.variable) for column in self.columns if column.held)
 
     # --- TensorDicts ---
 

@@ -16,7 +16,8 @@ import xarray as xr
 
 from ..core.messages import there_are
 from ..core.model import Inference, Key, entry_name
-from ..dataset.records import infer_dataset
+from ..dataset.describe import hidden_text
+from ..dataset.records import infer_dataset, opening_notes
 from ..tensors.reading import read_variables
 from .order import Ints
 
@@ -256,10 +257,10 @@ def samples_of(
     """
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:
-        raise ValueError(
-            f"there is no batch dim to make batches along: {inference.reason}. Pass batch_dims=..., set it with "
-            f"ds.td.set_batch_dims(...), or open one group with group=..."
-        )
+        notes = opening_notes(ds)
+        hidden = hidden_text(notes.get("hidden_groups", {}), notes.get("episodes_in"))
+        advice = f"Not shown: {hidden}" if hidden else "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)"
+        raise ValueError(f"there is no batch dim to make batches along: {inference.reason}. {advice}")
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"

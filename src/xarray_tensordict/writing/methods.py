@@ -44,6 +44,9 @@ class WritingMethods:
     ) -> Any:
         """Write a Dataset to a zarr store that tensordict and xarray both read.
 
+        This package reads completely what each writer writes. ``ds.to_zarr(path)`` of plain xarray and ``layout="xarray"`` are for
+        readers with plain xarray, the default is for readers with plain tensordict: ``xr.open_zarr`` shows no ``lat`` or mask of it.
+
         Parameters
         ----------
         store

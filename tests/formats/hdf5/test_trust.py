@@ -150,26 +150,65 @@ def test_labels_that_are_no_names_are_passed_over_and_not_written_over(tmp_path:
     """)
 
 
-@pytest.mark.parametrize("names", [("v",), ("v", "w")], ids=["itself", "a circle"])
-def test_a_virtual_dataset_made_of_itself_is_left_out(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize(
+    "sources", [{"v": "./v"}, {"v": "./w", "w": "./v"}, {"v": "s.h5/v"}, {"v": "link.h5/v"}], ids=str
+)
+def test_a_virtual_dataset_made_of_itself_is_left_out(tmp_path: Path, sources: dict[str, str], grows: bool) -> None:
     def fill(file: h5py.File) -> None:
-        for name, source in zip(names, (*names[1:], names[0]), strict=True):
-            layout = h5py.VirtualLayout((6,), float)
-            layout[...] = h5py.VirtualSource(".", source, (6,))
-            file.create_virtual_dataset(name, layout)
+        for name, source in sources.items():
+            _virtual(file, *source.split("/"), to=name, grows=grows)
 
+    (tmp_path / "link.h5").symlink_to(tmp_path / "s.h5")
     path = made(tmp_path / "s.h5", fill)
     with pytest.warns(LeftOutWarning, match="virtual dataset that is made of itself"):
         ds = open_quietly(path)
     assert list(ds.data_vars) == ["ok"]
 
 
-def _virtual(file: h5py.File, source: str, name: str = "v", *, grows: bool = False) -> None:
+def test_a_circle_of_virtual_datasets_in_several_files_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+    """HDF5 would go round until its stack is full. At opening other files are not looked at: there may be thousands."""
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["ok"] = np.arange(6.0)
+            _virtual(file, f"{(number + 1) % 3}.h5")
+    run_alone(f"""
+        path = {str(tmp_path / "0.h5")!r}
+        ds, ptd = xr.open_dataset(path, engine="tensordict"), xt.open_persistent(path)
+        assert ds["ok"].values.tolist() == ptd["ok"].tolist() == list(range(6))
+        for read in (lambda: ds.load(), lambda: ds.td.to_tensordict(), lambda: ptd["v"], lambda: ptd[2]):
+            try:
+                read()
+            except OSError as error:
+                assert "0.h5: 'v'" in str(error) and "made of itself" in str(error), error
+            else:
+                raise AssertionError
+    """)
+
+
+def test_many_virtual_datasets_of_many_are_looked_at_once_each(tmp_path: Path) -> None:
+    """Eight on each of twelve levels, each made of all on the next: 8 ** 12 ways lead to the last."""
+
+    def fill(file: h5py.File) -> None:
+        for number in range(8):
+            file[f"0-{number}"] = np.full(1, number)
+            for level in range(1, 12):
+                layout = h5py.VirtualLayout((8,), int)
+                for below in range(8):
+                    layout[below] = h5py.VirtualSource(".", f"{level - 1}-{below}", (8 if level > 1 else 1,))[:1]
+                file.create_virtual_dataset(f"{level}-{number}", layout)
+
+    ds = open_quietly(made(tmp_path / "s.h5", fill))
+    assert ds["1-0"].values.tolist() == list(range(8))
+    assert len(ds.variables) == 1 + 8 * 12
+
+
+def _virtual(file: h5py.File, source: str, name: str = "v", *, to: str = "v", grows: bool = False) -> None:
     most = (None,) if grows else (6,)
     layout = h5py.VirtualLayout((6,), float, maxshape=most)
     end = h5py.h5s.UNLIMITED if grows else 6
     layout[0:end] = h5py.VirtualSource(source, name, (6,), maxshape=most)[0:end]
-    file.create_virtual_dataset("v", layout)
+    file.create_virtual_dataset(to, layout)
 
 
 PARTS: dict[str, Callable[[h5py.File], Any]] = {

@@ -81,7 +81,7 @@ def test_it_comes_back_as_it_was(path, layout):
         assert dtypes(reopened(path)) == dtypes(ds)
 
 
-PROPERTY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @BYTES

@@ -78,7 +78,7 @@ def test_chunks_of_each_codec_are_decoded_without_zarr(zarr_format, codec, dtype
         np.testing.assert_array_equal(ds["x"][7].values, array[7])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_grid_of_chunks_holds_what_zarr_reads(data, tmp_path_factory):
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))

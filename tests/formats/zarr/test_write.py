@@ -85,7 +85,7 @@ def test_plain_xarray_sees_the_root_and_with_layout_tensordict_its_batched_varia
 
 # -- any Dataset -------------------------------------------------------------------------------------------------------
 
-PROPERTY = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @FORMATS

@@ -25,7 +25,7 @@ from ..raw.arrays import RawArray
 from ..raw.files import NotRawError, PlainFiles
 from .attrs import decode_text, read_attributes, reference_kind
 from .file import Hdf5Source
-from .links import UnreadableError
+from .links import UnreadableError, check_parts
 
 
 @dataclass(frozen=True)
@@ -316,10 +316,11 @@ class OpenedDataset:
 
     def _found(self, base: Any) -> Any:
         state = self.source.state
-        if not self.linked and (state.as_opened or self.path in state.fitting):
+        if not self.linked and ((state.as_opened and not self.parts) or self.path in state.fitting):
             return base[self.path]
         dataset, now = base.get(self.path), None
         if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
+            check_parts(dataset, elsewhere=True)
             compared = bool(self.fingerprint.means) and not state.writable
             now = fingerprint_of(dataset, read_attributes(dataset, (), []) if compared else None, dataset.shape)
         self.fingerprint.compare(now, self.where)

@@ -252,12 +252,12 @@ def open_source(source: Any) -> Hdf5Source:
 
 
 def _open_file_object(file: Any, description: str) -> Hdf5Source:
+    if isinstance(file, io.TextIOBase):
+        raise TypeError(f"{description} is open as text: open it in binary mode ('rb')")
     position = file.tell()
     try:
         file.seek(0)
         head = file.read(10)
-        if isinstance(head, str):
-            raise TypeError(f"{description} is open as text: open it in binary mode ('rb')")
         if not has_signature(file):
             raise ValueError(f"{description}: expected an HDF5 file, found {what_starts_with(head)}")
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import h5py
@@ -11,6 +11,9 @@ import h5py
 from .file import file_name
 
 _MOST_LINKS = _VIRTUAL_LEVELS = 16
+
+Part = tuple[str, str]
+"""The real path of a file, and the name of a dataset in it."""
 
 
 class UnreadableError(Exception):
@@ -30,7 +33,7 @@ def member_of(group: Any, name: str | bytes) -> Any:
     _check_link(group, os.fsdecode(name), [])
     member = group[name]
     if isinstance(member, h5py.Dataset):
-        _check_parts(member)
+        check_parts(member, elsewhere=False)
     return member
 
 
@@ -62,21 +65,48 @@ def _check_link(group: Any, name: str, followed: list[str]) -> None:
             _check_path(other, os.fsdecode(target[1]), followed)
 
 
-def _check_parts(dataset: Any, level: int = 0) -> None:
-    """Look at the files that a dataset is made of, and at the datasets of its own file: to open all others takes too long."""
+def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), seen: set[Part] | None = None) -> None:
+    """Look at the files that a dataset is made of, and at the datasets that a virtual one is made of.
+
+    Parameters
+    ----------
+    elsewhere
+        Whether those in other files are looked at, too: each file is opened for it, which takes as long as reading.
+    above, seen
+        The datasets that are made of this one, and all that were looked at.
+
+    Raises
+    ------
+    UnreadableError
+        Where a part is no regular file, and for what HDF5 would never come to an end with.
+    """
     for name, _, _ in dataset.external or ():
         _place(name, _folders(dataset, "HDF5_EXTFILE_PREFIX"))
     if dataset.chunks is not None or not dataset.is_virtual:
         return
-    if level > _VIRTUAL_LEVELS:
-        raise UnreadableError("it is a virtual dataset that is made of itself")
     virtual_parts(dataset)
-    for name in {part.dset_name for part in dataset.virtual_sources() if part.file_name == "."}:
-        with suppress(KeyError):
-            _check_path(dataset, f"/{name}", [])
-            source = dataset.file[name]
-            if isinstance(source, h5py.Dataset):
-                _check_parts(source, level + 1)
+    seen = set() if seen is None else seen
+    own = os.path.realpath(file_name(dataset))
+    this = (own, dataset.name)
+    if this in above or len(above) > _VIRTUAL_LEVELS:
+        raise UnreadableError("it is a virtual dataset that is made of itself")
+    if this in seen:
+        return
+    seen.add(this)
+    sources = {(_part_file(dataset, part.file_name), part.dset_name) for part in dataset.virtual_sources()}
+    for place, name in sources:
+        if place is None or not (elsewhere or place == own):
+            continue
+        with suppress(KeyError, OSError), h5py.File(place, "r") if place != own else nullcontext(dataset.file) as file:
+            _check_path(file, f"/{name}", [])
+            if isinstance(source := file[name], h5py.Dataset):
+                check_parts(source, elsewhere=elsewhere, above=(*above, this), seen=seen)
+
+
+def _part_file(dataset: Any, name: str) -> str | None:
+    """The real path of a file that a virtual dataset names, "." for its own; None where it is not there."""
+    place = file_name(dataset) if name == "." else _place(name, _folders(dataset, "HDF5_VDS_PREFIX"))
+    return None if place is None else os.path.realpath(place)
 
 
 def virtual_parts(dataset: Any) -> list[str]:

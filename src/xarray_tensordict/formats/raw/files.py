@@ -20,6 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from ..counting import COUNTED
+
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 Places = np.ndarray[Any, np.dtype[np.int64]]
 T = TypeVar("T")
@@ -298,7 +300,8 @@ def at_once(function: Callable[[T], R], tasks: Sequence[T], threads: int = THREA
     """
     if min(len(tasks), threads) < 2:
         return [function(task) for task in tasks]
-    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="xarray-tensordict") as pool:
+    counting: dict[str, Any] = {"initializer": COUNTED.set, "initargs": (COUNTED.get(),)}
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="xarray-tensordict", **counting) as pool:
         return list(pool.map(function, tasks))
 
 

@@ -43,6 +43,7 @@ from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
 from ...quiet import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
+from ..counting import COUNTED
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
@@ -57,15 +58,7 @@ _ZSTD_HEADER = 18
 _KINDS = "biufcmM"
 _LEFT_TO_ZARR = object()
 _V3 = {ZstdCodec: numcodecs.Zstd, BloscCodec: numcodecs.Blosc, GzipCodec: numcodecs.GZip}
-_V2 = {
-    numcodecs.Zstd,
-    numcodecs.Blosc,
-    numcodecs.GZip,
-    numcodecs.Zlib,
-    numcodecs.LZ4,
-    numcodecs.BZ2,
-    numcodecs.LZMA,
-}
+_V2 = {numcodecs.Zstd, numcodecs.Blosc, numcodecs.GZip, numcodecs.Zlib, numcodecs.LZ4, numcodecs.BZ2, numcodecs.LZMA}
 
 
 # -- groups and arrays ---------------------------------------------------------------------------------------------------
@@ -403,9 +396,11 @@ class EncodedChunks:
         """The bytes of a chunk; in `out`, which has its size, where the codec can be trusted to fill it."""
         path = self.where(number)
         try:
-            with open_file(path) as fileno:
+            with COUNTED.get() as counted, open_file(path) as fileno:
                 self.guard.check()  # after the file is opened: what is renamed in between is seen
                 encoded = os.read(fileno, os.fstat(fileno).st_size)
+                if counted is not None:
+                    counted.received(encoded)
         except RemovedError:
             raise
         except OSError as error:  # the message of zarr is clear

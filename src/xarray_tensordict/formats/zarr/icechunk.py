@@ -46,6 +46,7 @@ class IcechunkFormat(ZarrFormat):
                     f"{source}: an Icechunk repository needs a package that is missing ({error})"
                 ) from error
             with named_errors(source):
+                _check(source)
                 repository = icechunk.Repository.open(icechunk.local_filesystem_storage(source))
                 return repository.readonly_session(_BRANCH).store
         return source.readonly_session(_BRANCH).store
@@ -58,6 +59,16 @@ class IcechunkFormat(ZarrFormat):
             "a repository changes in a session: open the store of repository.writable_session('main') in its place, and "
             "commit the session"
         )
+
+
+def _check(folder: str) -> None:
+    """Raise for a pipe or a device in a repository: Icechunk would wait for it for ever."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                _check(entry.path)
+            elif not entry.is_file():
+                raise ValueError(f"{entry.path} is a pipe, a device or a link to nothing: expected a file or a folder")
 
 
 def _is_session(source: Any) -> bool:

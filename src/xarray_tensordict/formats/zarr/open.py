@@ -42,7 +42,7 @@ from ..base import StoreOptions
 from ..other_files import archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
-from .remote import raise_translated
+from .remote import is_of_client, raise_translated
 from .transaction import as_committed
 
 _IMPLICIT_DEPTH = 2
@@ -215,7 +215,7 @@ class _Root:
         )
 
     def _named(self, error: BaseException) -> BaseException:
-        if isinstance(error, OSError) or is_remote(self.place):
+        if isinstance(error, OSError) or is_of_client(error):
             return error
         return ValueError(
             f"{self.description}: the metadata of the root cannot be read ({type(error).__name__}: {error}); it is damaged"

@@ -20,6 +20,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from ..._compat.zarr import is_remote
+from ..counting import COUNTED
 
 AT_ONCE = 64
 """How many requests are on their way at once, in the whole process."""
@@ -47,7 +48,11 @@ class AtOnce(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         async with _slots():
-            return await super().get(key, prototype, byte_range)
+            with COUNTED.get() as counted:
+                found = await super().get(key, prototype, byte_range)
+                if counted is not None:
+                    counted.received(found)
+            return found
 
     if hasattr(Store, "get_ranges"):  # not in zarr 3.1
 
@@ -153,16 +158,20 @@ def _translated(error: Exception, description: str) -> Exception | None:
         return ImportError(
             f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}"
         )
-    of_a_client = type(error).__module__.partition(".")[0] in _CLIENTS
-    if isinstance(error, PermissionError) or (of_a_client and any(word in words for word in _REFUSALS)):
+    if isinstance(error, PermissionError) or (is_of_client(error) and any(word in words for word in _REFUSALS)):
         return PermissionError(
             f"{description}: the store refuses access ({cause}). Pass credentials in storage_options, for s3:// as "
             f"{{'key': ..., 'secret': ...}}, or {{'anon': True}} to read what is public"
         )
     if "bucket does not exist" in words or "nosuchbucket" in words:
         return FileNotFoundError(f"{description}: the bucket is not there ({cause}); create it, or check its name")
-    if of_a_client or isinstance(error, (ConnectionError, TimeoutError)):
+    if is_of_client(error) or isinstance(error, (ConnectionError, TimeoutError)):
         return ConnectionError(
             f"{description}: the store does not answer as it should ({cause}); check address and network"
         )
     return None
+
+
+def is_of_client(error: BaseException) -> bool:
+    """Whether an error has a class of a client of stores far away, whose message is the server's answer."""
+    return type(error).__module__.partition(".")[0] in _CLIENTS
