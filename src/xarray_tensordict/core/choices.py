@@ -58,7 +58,7 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
             f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
             f"ds.td.set_batch_dims({list(names)})"
         )
-    leading = [found.dims, *(info.dims for info in _led_by(ballot.voters, found))]
+    leading = [found.dims, *(info.dims for info in _starting_with(ballot.voters, found))]
     pairs = [(name, dim) for dims in leading for name, dim in zip(names, dims, strict=False)]
     new = {name for name, dim in pairs if dim is None}
     if new == set(unknown) and all(dim in (None, name) for name, dim in pairs):
@@ -78,7 +78,7 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch, asked: object = Non
     reason = f"batch_dims={count} was given"
     if count <= len(found.sizes):
         return GroupBatch(found.dims[:count], found.sizes[:count], "given", reason)
-    voters = _led_by(ballot.voters, found)
+    voters = _starting_with(ballot.voters, found)
     if not voters:
         raise ValueError(
             f"batch_dims={asked}: {ballot.where} has no numeric array that could start with {count} batch dims"
@@ -108,7 +108,7 @@ def _check_not_repeated(arrays: Iterable[ArrayInfo], names: Iterable[str], advic
                 )
 
 
-def _led_by(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
+def _starting_with(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
     """The arrays that start with the first dim of a batch, by name where both have one, else by size; all without a batch."""
     if not found.sizes:
         return list(voters)
@@ -140,18 +140,20 @@ def by_record(
         return _by_recorded_names(ballot, record, infer)
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
-    dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
+    dims = tuple(name or seen_dim for name, seen_dim in zip(names, _dims_of_size(ballot, record.sizes), strict=True))
     named: dict[str | None, int] = {dim: size for dim, size in zip(dims, record.sizes, strict=True) if dim is not None}
-    leads = any(info.shape[:length] == record.sizes for info in ballot.arrays)
+    some_fit = any(info.shape[:length] == record.sizes for info in ballot.arrays)
     wrong = [
         info
         for info in ballot.voters
         if info.shape[:length] != record.sizes
         and (
-            info.dims[0] is None or not (named or leads) or any(named.get(dim, size) != size for dim, size in info.axes)
+            info.dims[0] is None
+            or not (named or some_fit)
+            or any(named.get(dim, size) != size for dim, size in info.axes)
         )
     ]
-    if wrong and not leads:
+    if wrong and not some_fit:
         return _corrected(wrong[0], ballot, record, dims)
     record_text = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
     return GroupBatch(dims, record.sizes, "recorded", f"the store records {record_text}"), [
@@ -162,11 +164,11 @@ def by_record(
     ]
 
 
-def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
-    leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
+def _dims_of_size(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
+    of_this_size = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
     # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
-    marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
-    return names_at(marked or leaders, len(sizes))
+    marked = [info for info in of_this_size if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
+    return names_at(marked or of_this_size, len(sizes))
 
 
 def _corrected(

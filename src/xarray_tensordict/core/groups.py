@@ -126,13 +126,13 @@ class Group:
     def inferred(self) -> GroupBatch:
         """What it has by itself; where a group beside it has more of the same dims, so much of them (rule 5)."""
         batch = self.alone
-        led = [info for info in self.ballot.voters if batch.sizes and info.dims[0] == batch.dims[0]]
-        if len(batch.dims) == 1 and None not in batch.dims and led:
+        starting = [info for info in self.ballot.voters if batch.sizes and info.dims[0] == batch.dims[0]]
+        if len(batch.dims) == 1 and None not in batch.dims and starting:
             siblings = self.parent.longer_batches if self.parent else _longer_batches(self.beside)
             for more, sibling in siblings.get(batch.dims[0], {}).items():
-                if all(info.dims[: len(more)] == more for info in led):
+                if all(info.dims[: len(more)] == more for info in starting):
                     reason = f"all arrays start with {list(more)}, the batch dims of the group {sibling!r} beside it"
-                    return replace(batch, dims=more, sizes=led[0].shape[: len(more)], reason=reason)
+                    return replace(batch, dims=more, sizes=starting[0].shape[: len(more)], reason=reason)
         return batch
 
     @cached_property
