@@ -175,7 +175,7 @@ def masked_zeros(group: StoredGroup, decoded: Mapping[Any, xr.Variable]) -> list
         and array.dtype.kind in "biuf"
         and not {*CF_SCALES} & {*array.attrs}
         and name in decoded
-        and decoded[name].encoding.get("_FillValue") == 0
+        and np.array_equal(decoded[name].encoding.get("_FillValue", np.nan), 0)  # a damaged one may be a list
     ]
 
 
