@@ -47,8 +47,7 @@ def await_requests(seconds: float = 60) -> None:
     """Wait until the event loop of zarr has nothing to do: where one request of several fails, zarr raises at once."""
 
     async def others() -> None:
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        if running:
+        if running := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(running, timeout=seconds)
 
     sync(others())
@@ -140,8 +139,8 @@ def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None
 
 def documents_of(array: zarr.Array[Any]) -> dict[str, bytes]:
     """The documents of an array as they are stored, by name."""
-    found = array.metadata.to_buffer_dict(default_buffer_prototype())
-    return {name: content.to_bytes() for name, content in found.items()}
+    documents = array.metadata.to_buffer_dict(default_buffer_prototype()).items()
+    return {name: content.to_bytes() for name, content in documents}
 
 
 def join(*parts: str) -> str:
