@@ -56,11 +56,17 @@ def await_requests(seconds: float = 60) -> None:
     sync(others())
 
 
+def layers_of(store: Any) -> list[Any]:
+    """A store, and what it wraps, one behind the other."""
+    found = [store]
+    while isinstance(found[-1], WrapperStore):
+        found.append(found[-1]._store)
+    return found
+
+
 def base_store(store: Any) -> Any:
     """The store behind all wrappers."""
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
+    return layers_of(store)[-1]
 
 
 def dictionary_of(store: MemoryStore) -> Any:
