@@ -546,7 +546,7 @@ WRITING = [
         "write to a new store, with strings of any length (.astype(object))",
         lambda: (
             words("a", "b").pipe(fixed).td.to_zarr("w.zarr")
-            or words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time")
+            and words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time")
         ),
         lambda: (
             words("a", "b").td.to_zarr("v.zarr"),

@@ -131,6 +131,10 @@ def open_persistent(
     given = {name: value for name, value in locals().items() if value is not None}
     keywords = {name: given[name] for name in given.keys() - {"store", "mode", "device", "of_xarray"}}
     check_choice("mode", mode, ("r", "r+"))
+    if "engine" in of_xarray:
+        raise TypeError(
+            "open_persistent always uses engine='tensordict'; for a Dataset of another engine use ds.td.to_persistent()"
+        )
     ds = xr.open_dataset(store, engine="tensordict", **{"cache": False, **keywords, **of_xarray})
     description = describe_source(store)
     if mode == "r+":
