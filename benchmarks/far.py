@@ -33,7 +33,7 @@ def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     """The jobs of epochs from each store, at each latency."""
     rows = 64 * sizes.picked // 4
     stores = write_stores(folder, rows)
-    for late in (10, 30, 100) if sizes == Sizes() else (1,):
+    for late in (10, 100) if sizes == Sizes() else (1,):
         with served(folder, late / 1e3) as url:
             for name in stores:
                 yield from epochs(f"{url}/{name}.zarr", folder / f"{name}.zarr", f"{late} ms, {stores[name]}", rows)

@@ -6,10 +6,7 @@ import os
 import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
-
-from docutils import nodes
-from sphinx import addnodes
-from sphinx.application import Sphinx
+from typing import Any
 
 project = "xarray-tensordict"
 author = "The xarray-tensordict developers"
@@ -90,32 +87,16 @@ html_css_files = ["custom.css"]
 # Pages of the first level have no pages below them to list.
 html_sidebars = {"*": []}
 
-# The reference shows what users write, in place of the classes behind it.
-CALLS = {
-    "xarray_tensordict_engine.TensorDictBackendEntrypoint": 'xr.open_dataset(store, engine="tensordict", ...)',
-    "xarray_tensordict.accessor.DatasetAccessor": "ds.td",
-    "xarray_tensordict.tree_accessor.DataTreeAccessor": "dt.td",
-    "xarray_tensordict.lazy.lazy_tensordict.XarrayPersistentTensorDict": "ptd",
-}
 
+def setup(app: Any) -> None:
+    """Show the accessors under the names that users write: ``ds.td.to_zarr``, not ``DatasetAccessor.to_zarr``."""
+    shown = {"DatasetAccessor.": "ds.td.", "DataTreeAccessor.": "dt.td."}
 
-def show_calls(app: Sphinx, doctree: nodes.document) -> None:
-    """Put the calls into the headings of the entries, and into the table of contents beside them."""
-    for signature in doctree.findall(addnodes.desc_signature):
-        owner, _, member = f"{signature.get('module')}.{signature.get('fullname')}".rpartition(".")
-        shown = CALLS.get(f"{owner}.{member}")
-        if shown is not None:
-            for part in list(signature.children):
-                if isinstance(part, (addnodes.desc_annotation, addnodes.desc_addname, addnodes.desc_parameterlist)):
-                    signature.remove(part)
-                elif isinstance(part, addnodes.desc_name):
-                    part.children = [nodes.Text(shown)]
-            signature["_toc_name"] = shown.partition("(")[0]
-        elif owner in CALLS:
-            name = next(signature.findall(addnodes.desc_name))
-            signature.insert(signature.index(name), addnodes.desc_addname("", f"{CALLS[owner]}."))
+    def rename(_app: Any, _domain: Any, _type: Any, content: Any) -> None:
+        from docutils.nodes import Text
+        from sphinx.addnodes import desc_addname
 
+        for prefix in content.parent.findall(desc_addname):
+            prefix[:] = [Text(shown.get(prefix.astext(), prefix.astext()))]
 
-def setup(app: Sphinx) -> None:
-    """Before Sphinx collects the table of contents."""
-    app.connect("doctree-read", show_calls, priority=100)
+    app.connect("object-description-transform", rename)

@@ -137,6 +137,16 @@ def test_convert_takes_chunk_sizes_and_overwrites(buffer, tmp_path):
         assert zarr.open_group(tmp_path / "out.zarr")["obs"].chunks == (rows, 3)
 
 
+def test_convert_takes_chunks_and_shards_in_bytes(buffer, tmp_path):
+    sizes = ("--chunk", "time=24B", "--shard", "time=48B")
+    run("convert", str(buffer), str(tmp_path / "out.zarr"), *sizes)
+    array = zarr.open_group(tmp_path / "out.zarr")["obs"]
+    assert (array.chunks, array.shards) == ((2, 3), (4, 3))
+    output = run("convert", str(buffer), str(tmp_path / "out.h5"), *sizes, code=1).output
+    assert "only zarr has shards, and this is hdf5; leave out --shard" in output
+    assert not (tmp_path / "out.h5").exists()
+
+
 def test_convert_keeps_ragged_groups(demos, tmp_path):
     run("convert", str(demos), str(tmp_path / "demos.zarr"))
     tree = xr.open_datatree(tmp_path / "demos.zarr", engine="tensordict")

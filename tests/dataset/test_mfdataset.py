@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from written import assert_gives_back
 from xarray_tensordict import open_persistent
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
 
 LENGTHS = (4, 2, 3)
@@ -93,10 +94,10 @@ def assert_written_and_read_through_both_doors(ds: xr.Dataset, folder: Path) -> 
 class TestOfTensordicts:
     @BUFFERS
     def test_the_concat_dim_is_the_batch(self, tmp_path, write):
-        """HDF5 forgets names, so all are asked for by name."""
+        """HDF5 forgets names, and tensordict 0.14 those of memmaps too, so all are asked for by name."""
         parts = [buffer(number, length, ["time"]) for number, length in enumerate(LENGTHS)]
         paths = written(write, parts, tmp_path)
-        if write is not TENSORDICT_WRITERS["hdf5"]:
+        if write is not TENSORDICT_WRITERS["hdf5"] and not (IS_0_14 and write is TENSORDICT_WRITERS["memmap"]):
             with open_many(paths) as ds:
                 assert_same_tensordict(ds.td.to_tensordict(), torch.cat(parts))
         with open_many(paths, batch_dims="time") as ds:

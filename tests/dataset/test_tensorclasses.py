@@ -11,6 +11,7 @@ import xarray as xr
 from tensordict import TensorClass, TensorDict, TypedTensorDict, tensorclass
 
 import xarray_tensordict
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.dataset.records import classes_of
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -21,7 +22,7 @@ class Camera:
     name: str = "front"
 
 
-@tensorclass
+@tensorclass(autocast=True)  # without it tensordict 0.14 makes tensors of numbers
 class Step:
     obs: torch.Tensor
     task: str
@@ -85,7 +86,10 @@ def test_a_store_that_tensordict_saved_gives_the_tensorclass_back(tmp_path, kind
         # tensordict itself says in zarr and HDF5 nowhere what the class was
         assert classes_of(ds) == (BOTH if kind in {"memmap", "tdz"} else {})
     persistent = xarray_tensordict.open_persistent(path)
-    assert_is_step(Step.from_tensordict(persistent.to_tensordict()))
+    found = Step.from_tensordict(persistent.to_tensordict())
+    if IS_0_14:  # which makes tensorclasses of no nested ones
+        found.camera = Camera.from_tensordict(found.camera)
+    assert_is_step(found)
     persistent.close()
 
 

@@ -33,4 +33,4 @@ def test_the_message_is_one_of_the_source(texts, message):
 
 
 def test_the_page_quotes_messages():
-    assert len(QUOTED) > 25
+    assert len(QUOTED) > 10

@@ -26,6 +26,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, Wrappe
 
 import xarray_tensordict
 from corpus import open_doors
+from persistent_samples import needs_0_15
 from s3_server import S3Server
 from written import assert_gives_back, era, reopened
 from xarray_tensordict import annotate, open_persistent
@@ -286,6 +287,7 @@ def test_hdf5_through_file_objects_near_and_far(s3: S3Server, tmp_path: Path, la
 @pytest.mark.filterwarnings("ignore:The h5 backend of PersistentTensorDict reads the string:FutureWarning")
 @pytest.mark.parametrize("suffix", [".h5", ".zarr"])
 @pytest.mark.parametrize("as_stack", [True, False])
+@needs_0_15("writes no rows of text")
 def test_text_is_str_and_stacks_are_honoured(tmp_path: Path, suffix: str, as_stack: bool) -> None:
     words = [f"w{row}" for row in range(4)]
     td = TensorDict({"x": torch.zeros(4)}, [4])

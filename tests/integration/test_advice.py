@@ -545,8 +545,8 @@ WRITING = [
     Case(
         "write to a new store, with strings of any length (.astype(object))",
         lambda: (
-            words("a", "b").pipe(fixed).td.to_zarr("w.zarr")
-            and words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time")
+            words("a", "b").pipe(fixed).td.to_zarr("w.zarr"),
+            words("long").pipe(fixed).td.to_zarr("w.zarr", append_dim="time"),
         ),
         lambda: (
             words("a", "b").td.to_zarr("v.zarr"),
@@ -653,7 +653,113 @@ WRITING = [
     ),
 ]
 
-CASES = [*OPENING, *ANNOTATING, *CONVERTING, *LAZY, *LOADING, *WRITING]
+MORE = [
+    Case(
+        "round them, or write to a new store",
+        lambda: (hours("s").td.to_zarr("h.zarr"), hours("ns", 1).td.to_zarr("h.zarr", append_dim="time")),
+        lambda: (
+            hours("ns", 1).assign_coords(time=hours("s")["time"]).td.to_zarr("h.zarr", append_dim="time"),
+            rows("h.zarr") == 6,
+        )[1],
+    ),
+    Case(
+        "convert the values and the attribute",
+        lambda: later(t2m=kelvin("degC")).td.to_zarr(written(weather(t2m=kelvin("K"))), append_dim="time"),
+        lambda: (later(t2m=kelvin("K")).td.to_zarr("written.zarr", append_dim="time"), rows("written.zarr") == 12)[1],
+    ),
+    Case(
+        "fill them with .fillna(...), or convert it with .astype('float64')",
+        lambda: masked().td.to_tensordict(),
+        lambda: (
+            masked().assign(n=("t", pd.array([1, 0], "Int64"))).td.to_tensordict()["n"].tolist() == [1, 0]
+            and masked().astype("float64").td.to_tensordict()["n"].isnan().tolist() == [False, True]
+        ),
+    ),
+    Case(
+        "give the names as a tuple",
+        lambda: xtd.to_dataset(
+            weather().td.to_tensordict().set("new", torch.zeros(6, 2, 4)), template=weather(), dims={"new": "t2m"}
+        ),
+        lambda: (
+            "z"
+            in xtd.to_dataset(
+                weather().td.to_tensordict().set("new", torch.zeros(6, 2, 4)), dims={"new": ("lat", "z")}
+            ).dims
+        ),
+    ),
+    Case(
+        "write it with ds.td.to_h5(), or pad the rows, or drop it",
+        lambda: objects(np.zeros(2), np.zeros(3)).td.to_zarr("r.zarr"),
+        lambda: (
+            objects(np.zeros(2), np.zeros(3)).td.to_h5("r.h5"),
+            objects(np.zeros(2), np.zeros(3)).drop_vars("z").td.to_zarr("r.zarr"),
+            opened("r.h5")["z"].values[1].shape == (3,),
+        )[-1],
+    ),
+    Case(
+        "write it with layout='tensordict', or pad the rows, or drop it",
+        lambda: objects(np.zeros(2), np.zeros(3)).td.to_h5("r.h5", layout="xarray"),
+        lambda: (objects(np.zeros(2), np.zeros(3)).td.to_h5("r.h5"), opened("r.h5")["z"].values[1].shape == (3,))[1],
+    ),
+    Case(
+        "pad it with tensordict, or read it with tensordict.load",
+        lambda: (nested().memmap("nested"), opened("nested")),
+        lambda: (
+            TensorDict({"x": nested()["x"].to_padded_tensor(0.0), "y": torch.zeros(2)}, [2]).memmap("padded"),
+            opened("padded")["x"].shape == (2, 3) and tensordict.load("nested")["x"].is_nested,
+        )[1],
+    ),
+    Case(
+        "choose a region of whole chunks, or load the dataset",
+        lambda: part().chunk().td.to_zarr(written(chunks={"time": 4}), region={"time": slice(0, 3)}),
+        lambda: (
+            part().chunk().load().td.to_zarr("written.zarr", region={"time": slice(0, 3)}),
+            part(4).chunk().td.to_zarr("written.zarr", region={"time": slice(0, 4)}),
+            opened("written.zarr")["t2m"].values[:4].sum() == 0,
+        )[-1],
+    ),
+    Case(
+        "leave it out with exclude=['z'], or write with ds.td.to_zarr(path) or unbatched='keep'",
+        lambda: listed().td.to_memmap("lists", unbatched="expand"),
+        lambda: (
+            listed().td.to_memmap("lists", unbatched="expand", exclude=["z"]),
+            listed().td.to_memmap("kept"),
+            listed().td.to_zarr("lists.zarr"),
+            opened("lists.zarr")["z"].shape == (2, 2),
+        )[-1],
+    ),
+]
+
+
+def hours(unit: str, offset: int = 0) -> xr.Dataset:
+    times = np.datetime64("2024-01-01", unit) + np.arange(3) * np.timedelta64(3600, "s") + np.timedelta64(offset, unit)
+    return xr.Dataset({"x": ("time", np.zeros(3))}, coords={"time": times})
+
+
+def kelvin(units: str) -> xr.Variable:
+    return xr.Variable(("time", "lat"), np.zeros((6, 2), "f4"), {"units": units})
+
+
+def masked() -> xr.Dataset:
+    return xr.Dataset({"n": ("t", pd.array([1, None], "Int64"))})
+
+
+def nested() -> TensorDict:
+    rows = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    return TensorDict({"x": rows, "y": torch.zeros(2)}, [2])
+
+
+def part(size: int = 3) -> xr.Dataset:
+    return weather()[["t2m"]].drop_vars(["lat", "time"]).isel(time=slice(size)) * 0
+
+
+def listed() -> xr.Dataset:
+    column = np.empty((2, 2), object)
+    column[:] = [["a", "b"], ["c", "d"]]
+    return xr.Dataset({"x": ("time", np.zeros(2)), "z": (("time", "k"), column)}).td.set_batch_dims("time")
+
+
+CASES = [*OPENING, *ANNOTATING, *CONVERTING, *LAZY, *LOADING, *WRITING, *MORE]
 
 
 def messages_of(mistake: Callable[[], Any]) -> str:

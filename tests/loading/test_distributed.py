@@ -48,10 +48,11 @@ def test_two_ranks_train_on_rows_of_their_own_and_resume_without_waiting_for_eve
         assert [[len(batch) for batch in batches] for batches in of_ranks] == [[4, 4, 4, 4, 4, 1]] * 2
         rows = list(itertools.chain(*of_ranks[0], *of_ranks[1]))
         assert len(set(rows)) == len(rows) == 42
-    for whole, before, after, everything, text in found:
+    for whole, before, after, chosen, everything, text in found:
         assert not shuffle or whole[0] != whole[1]
         assert before == [whole[0], whole[1][:3]]
         assert after == [whole[1][3:], whole[2]]
+        assert chosen == [whole[1][:3]]  # set_epoch goes back, too
         assert everything == 11
         assert "of 2; 1 samples left over" in text
 

@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 import zarr
 from torch.utils.data import DataLoader
-from zarr.storage import MemoryStore, WrapperStore
+from zarr.experimental.cache_store import CacheStore
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from xarray_tensordict import open_persistent
 from xarray_tensordict.formats.zarr import remote
@@ -24,12 +25,13 @@ ROWS, LATE = 1024, 0.02
 class FarStore(WrapperStore):
     """A store whose answers take a while: it counts the requests, and those that are on their way at once."""
 
+    counted = "/c"
     asked: ClassVar[list[str]] = []
     now: ClassVar[list[None]] = []
     most = 0
 
     async def get(self, key, prototype, byte_range=None):
-        if "/c" not in key:
+        if self.counted not in key:
             return await super().get(key, prototype, byte_range)
         self.asked.append(key)
         self.now.append(None)
@@ -118,6 +120,18 @@ def test_what_the_user_told_zarr_holds_for_all_readers_together(far):
     assert FarStore.most == 5
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_documents_are_asked_for_as_chunks_are(zarr_format, monkeypatch):
+    memory = MemoryStore()
+    xr.Dataset({f"v{number}": ("t", [number]) for number in range(80)}).to_zarr(
+        memory, zarr_format=zarr_format, consolidated=False
+    )
+    monkeypatch.setattr(FarStore, "counted", "/zarr.json" if zarr_format == 3 else "/.z")
+    monkeypatch.setattr(FarStore, "most", 0)
+    assert len(opened(FarStore(memory), consolidated=False).variables) == 80
+    assert 32 <= FarStore.most <= 64
+
+
 def test_shards_are_asked_for_as_a_whole_and_large_ones_by_chunk():
     store = written(table(), x={"chunks": (8, 8), "shards": (128, 8)}, y={"chunks": (ROWS,)})
     for options in ({}, {"shuffle": True, "seed": 0}):
@@ -137,6 +151,15 @@ def test_columns_of_many_chunks_are_not_read_as_a_whole_before_the_first_batch()
     batches = opened(store).td.batches(8, prefetch=0)
     next(iter(batches))
     assert "y/c/0" in FarStore.asked
+
+
+@pytest.mark.parametrize("shuffle", [True, "full"])
+def test_the_first_batch_of_a_shuffle_waits_for_its_own_chunks_alone(far, shuffle):
+    batches = opened(far).td.batches(16, shuffle=shuffle, seed=0, prefetch=0)
+    for start in (0, 20):
+        batches.start, before = start, len(of_x())
+        next(iter(batches))
+        assert 0 < len(of_x()) - before <= 16
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------
@@ -188,6 +211,37 @@ def test_what_somebody_else_wraps_around_a_store_may_be_far_away():
     assert is_far(FarStore(MemoryStore()))
     assert not is_far(MemoryStore())
     assert not is_far(zarr.storage.LoggingStore(MemoryStore()))
+    assert is_far(zarr.storage.LoggingStore(FarStore(MemoryStore())))
+
+
+def test_a_copy_on_the_local_disk_is_read_by_later_epochs_and_later_runs(tmp_path):
+    """The recipe of the page on stores: zarr's own ``CacheStore``, and what it does not do."""
+
+    def cached():
+        return CacheStore(far, cache_store=LocalStore(tmp_path / "copy"), max_size=1 << 30)
+
+    ds = table()
+    memory = MemoryStore()
+    ds[["x"]].td.to_zarr(memory, layout="xarray", chunks={"time": 8}, shards={"time": 64})
+    far, options = FarStore(memory), {"shuffle": True, "seed": 0, "keep": 0}
+    expected = [batch["x"].tolist() for batch in ds[["x"]].td.batches(32)]
+    batches = opened(cached()).td.batches(32, keep=0)
+    FarStore.asked.clear()
+    FarStore.most = 0
+    assert [batch["x"].tolist() for batch in batches] == expected
+    assert sorted(FarStore.asked) == sorted({*FarStore.asked})
+    assert len(of_x()) == 16
+    assert FarStore.most >= 8
+    later = cached()
+    for store in (batches, opened(later).td.batches(32, **options)):
+        FarStore.asked.clear()
+        assert sum(len(batch) for batch in store) == ROWS
+        assert FarStore.asked == []
+    assert later.cache_info()["current_size"] == 0  # what an earlier run has left does not count
+    (ds[["x"]] * 0).td.to_zarr(memory, layout="xarray", mode="w", chunks={"time": 8}, shards={"time": 64})
+    assert [
+        batch["x"].tolist() for batch in opened(cached()).td.batches(32, keep=0)
+    ] == expected  # nor is a change seen
 
 
 def test_zarr_asks_for_more_while_somebody_reads():

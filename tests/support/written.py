@@ -63,6 +63,13 @@ def dtypes(ds: xr.Dataset) -> dict[str, object]:
     return {str(name): kinds.get(v.dtype.kind, v.dtype.name) for name, v in ds.variables.items()}
 
 
+def assert_equal(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """As :func:`assert_identical`, without attributes."""
+    if Version(pd.__version__) < Version("3"):
+        found, expected = _indexed_by_nanoseconds(found), _indexed_by_nanoseconds(expected)
+    xr.testing.assert_equal(found, expected)
+
+
 def assert_identical(found: xr.Dataset, expected: xr.Dataset) -> None:
     """As xarray does with pandas 3, to which indexes of times are the same whatever their resolution."""
     if Version(pd.__version__) < Version("3"):
@@ -107,10 +114,13 @@ def assert_bare_tensordict_reads(store: object, ds: xr.Dataset) -> None:
         if isinstance(expected, torch.Tensor):
             assert got.dtype == expected.dtype
             np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        elif 0 in expected.batch_size and (IS_0_14 or not isinstance(expected, NonTensorData)):
+            continue
         elif isinstance(expected, NonTensorData):
             assert plain(got.data) == plain(expected.data), name
-        elif 0 not in expected.batch_size:
-            assert got.tolist() == expected.tolist(), name
+        else:
+            held = plain(got.data) if IS_0_14 else got.tolist()  # 0.14 reads all rows of text as one value
+            assert held == expected.tolist(), name
 
 
 def content(path: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import dask
 import dask.array
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -21,6 +22,7 @@ from tensordict import TensorDict
 
 import xarray_tensordict
 from written import assert_gives_back, era, reopened
+from xarray_tensordict.core.blocks import Bytes
 from xarray_tensordict.formats.raw.arrays import RawArray
 from xarray_tensordict.formats.zarr.new_arrays import CHUNK_BYTES, default_chunks
 from xarray_tensordict.writing import values as streaming
@@ -68,6 +70,21 @@ CHUNKS = {
         {},
         (50, 4096),
     ),
+    "bytes that are asked for": (IMAGES, ["time"], {"time": Bytes(1 << 22)}, (256, 64, 64)),
+    "bytes beside a size": (IMAGES, ["time"], {"time": Bytes(1 << 20), "y": 16}, (256, 16, 64)),
+    "bytes along one of several batch dims": (
+        xr.Variable(("member", "time", "x"), np.zeros((8, 1000, 4096), "f4")),
+        ["member", "time"],
+        {"time": Bytes(1 << 22)},
+        (1, 256, 4096),
+    ),
+    "bytes along a feature": (IMAGES, ["time"], {"time": 1, "x": Bytes(1 << 12)}, (1, 64, 16)),
+    "blocks of dask put together to so many bytes": (
+        xr.Variable(("time", "x"), ZEROS((1000, 1024), chunks=(3, 1024), dtype="f4")),
+        ["time"],
+        {"time": Bytes(1 << 20)},
+        (255, 1024),
+    ),
 }
 
 
@@ -103,6 +120,45 @@ def test_shards_choose_chunks_that_they_can_hold(tmp_path):
     ds.td.to_zarr(tmp_path / "a.zarr", shards={"time": 150})
     array = zarr.open_array(tmp_path / "a.zarr" / "x", mode="r")
     assert (array.chunks, array.shards) == ((50, 4096), (150, 4096))
+
+
+def test_shards_of_bytes_hold_whole_chunks_and_no_more_than_there_are(tmp_path):
+    ds = xr.Dataset({"x": (("time", "f"), np.ones((1000, 4096), "f4")), "y": ("time", np.arange(1000))})
+    for chunks, expected in (({"time": "1MiB"}, 64), ({"time": 60}, 60), (None, 64)):
+        ds.td.to_zarr(tmp_path / "a.zarr", mode="w", chunks=chunks, shards={"time": "4 MiB"})
+        array = zarr.open_array(tmp_path / "a.zarr" / "x", mode="r")
+        assert (array.chunks, array.shards) == ((expected, 4096), (256 // expected * expected, 4096))
+        assert xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load().identical(ds)
+    assert zarr.open_array(tmp_path / "a.zarr" / "y", mode="r").shards == (1000,)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+def test_chunks_of_bytes_replace_those_of_the_store_that_was_opened(tmp_path, kind):
+    made = xr.Dataset({"x": (("time", "f"), np.arange(40_000.0).reshape(5000, 8))})
+    made.td.to_zarr(tmp_path / "a.zarr", chunks={"time": 7})
+    for blocks in (None, {}):
+        with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict", chunks=blocks) as ds:
+            if kind == "zarr":
+                ds.td.to_zarr(tmp_path / "b.zarr", chunks={"time": "128KiB"}, mode="w")
+                assert zarr.open_array(tmp_path / "b.zarr" / "x", mode="r").chunks == (
+                    2048 if blocks is None else 2044,
+                    8,
+                )
+            else:
+                ds.td.to_h5(tmp_path / "b.h5", chunks={"time": "128KiB"})
+                with h5py.File(tmp_path / "b.h5") as file:
+                    assert file["x"].chunks == (2048, 8)
+        with xr.open_dataset(tmp_path / f"b.{kind}", engine="tensordict", batch_dims="time") as found:
+            xr.testing.assert_equal(found["x"].load().drop_vars(found["x"].coords), made["x"])
+
+
+@pytest.mark.parametrize("size", ["much", "24", "-1MiB", "", 0, 1.5])
+def test_sizes_that_are_neither_rows_nor_bytes_are_refused(tmp_path, size):
+    with pytest.raises(
+        ValueError, match="expected a size of at least 1, -1 for the whole dim, or bytes such as '1MiB' for 'x'"
+    ):
+        xr.Dataset({"v": ("x", np.zeros(4))}).td.to_zarr(tmp_path / "a.zarr", chunks={"x": size})
+    assert not (tmp_path / "a.zarr").exists()
 
 
 # -- streaming ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import xarray as xr
+from packaging.version import Version
 from xarray.backends.common import BackendArray
 from xarray.backends.zarr import ZarrStore
 from xarray.core import indexing
@@ -41,6 +42,19 @@ if _MISSING:
         f"xarray {xr.__version__} has no {', '.join(_MISSING)} in xarray.core.indexing, which xarray-tensordict needs; "
         f"install a version of xarray that its dependencies allow"
     )
+
+IS_BEFORE_2026_9 = Version(xr.__version__) < Version("2026.9")
+"""Whether xarray reads an array of numpy's ``StringDType`` as it decodes it, and stores booleans in zarr as int8."""
+
+
+def shown_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype under which xarray does not read an array before its values are asked for."""
+    return np.dtype(object) if IS_BEFORE_2026_9 and dtype.kind == "T" else dtype
+
+
+def shown_values(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Values of zarr under the dtype that is shown; of an array without axes zarr gives the text itself."""
+    return np.asarray(values, object) if dtype.kind == "O" and isinstance(values, (str, np.ndarray)) else values
 
 
 def data_of(variable: xr.Variable) -> Any:
@@ -348,6 +362,17 @@ class _ZarrWriter:
         self.blocks.append((source, target, region))
 
 
+class _StoreOfBooleans(ZarrStore):
+    """A store that keeps booleans as booleans, as newer versions of xarray do."""
+
+    def encode_variable(self, variable: Any, name: Any = None) -> Any:
+        encoded = super().encode_variable(variable, name=name)  # type: ignore[no-untyped-call]
+        if variable.dtype != bool or encoded.dtype == bool or encoded.attrs.get("dtype") != "bool":
+            return encoded
+        attrs = {word: value for word, value in encoded.attrs.items() if word != "dtype"}
+        return remade(encoded, data=encoded.data.astype(bool), attrs=attrs)
+
+
 def zarr_group_blocks(
     ds: xr.Dataset, store: Any, path: str, *, encoding: dict[str, dict[str, Any]], zarr_format: int
 ) -> list[tuple[Any, Any, Any]]:
@@ -358,11 +383,12 @@ def zarr_group_blocks(
     list
         Values in memory or of dask, the array of zarr, and where in it they go (None for all of it).
     """
-    from xarray.backends import ZarrStore, writers
+    from xarray.backends import writers
 
     dump: Any = writers.dump_to_store
     version: Any = zarr_format
-    opened: Any = ZarrStore.open_group(store, mode="a", group=path or None, safe_chunks=False, zarr_format=version)
+    kind = _StoreOfBooleans if IS_BEFORE_2026_9 else ZarrStore
+    opened: Any = kind.open_group(store, mode="a", group=path or None, safe_chunks=False, zarr_format=version)
     opened._validate_encoding(encoding)
     writer = _ZarrWriter()
     dump(ds, opened, writer, encoding=encoding)

@@ -17,6 +17,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -38,11 +39,8 @@ PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine in the event loop of zarr."""
-    return sync(coroutine)
+run = sync
+"""Wait for a coroutine in the event loop of zarr."""
 
 
 def await_requests(seconds: float = 60) -> None:
@@ -56,11 +54,17 @@ def await_requests(seconds: float = 60) -> None:
     sync(others())
 
 
+def layers_of(store: Any) -> list[Any]:
+    """A store, and what it wraps, one behind the other."""
+    found = [store]
+    while isinstance(found[-1], WrapperStore):
+        found.append(found[-1]._store)
+    return found
+
+
 def base_store(store: Any) -> Any:
     """The store behind all wrappers."""
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
+    return layers_of(store)[-1]
 
 
 def dictionary_of(store: MemoryStore) -> Any:
@@ -127,10 +131,10 @@ def tried_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequ
 
 def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
     """The same array with its chunks in a store, and perhaps of another shape; no document is written."""
-    inner, metadata = array._async_array, array.metadata
+    inner = array._async_array
     if shape is None:
         return array_like(inner, StorePath(store, array.path))
-    metadata = metadata.update_shape(shape)
+    metadata = array.metadata.update_shape(shape)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
 
 
@@ -162,10 +166,9 @@ def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
 
 
 def _entries(folder: str) -> set[str]:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
+    return set()
 
 
 async def _listed(node: zarr.Group) -> set[str]:

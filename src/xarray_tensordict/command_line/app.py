@@ -29,13 +29,13 @@ def _json(_context: click.Context, _option: click.Parameter, text: str | None) -
         raise click.BadParameter(f"expected JSON, got {text!r} ({error})") from error
 
 
-def _sizes(_context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, int] | None:
-    found = {}
+def _sizes(_context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any] | None:
+    found: dict[str, int | str] = {}
     for pair in pairs:
         name, equals, size = pair.rpartition("=")
-        if not equals or not size.strip().isdigit():
+        if not equals:
             raise click.BadParameter(f"expected DIM=SIZE, got {pair!r}")
-        found[name.strip()] = int(size)
+        found[name.strip()] = int(size) if size.strip().isdigit() else size
     return found or None
 
 
@@ -99,6 +99,7 @@ def main() -> None:
     xarray-tensordict inspect run.zarr
     xarray-tensordict convert demos.hdf5 demos.zarr
     xarray-tensordict check demos.zarr
+    xarray-tensordict bench demos.zarr
     """  # noqa: D301 - click reads the character
 
 
@@ -170,7 +171,15 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
     multiple=True,
     metavar="DIM=SIZE",
     callback=_sizes,
-    help="Chunk size along a dim; can be given more than once.",
+    help="Chunk size along a dim, in rows or as 1MiB; can be given more than once.",
+)
+@click.option(
+    "--shard",
+    "shards",
+    multiple=True,
+    metavar="DIM=SIZE",
+    callback=_sizes,
+    help="The same for the shards of zarr, each one file.",
 )
 @click.option(
     "--unbatched",
@@ -190,12 +199,13 @@ def annotate(store: str, *, batch_dims: Any, as_json: bool, **keywords: Any) -> 
 def convert(source: str, target: str, *, progress: bool | None, **keywords: Any) -> None:
     """Convert between zarr, zip, HDF5, memory-mapped folders and .tdz archives, block by block.
 
-    Without --chunk, zarr chunks hold rows along the batch, as training reads them.
+    Without --chunk, zarr chunks are those of SOURCE, or hold rows of about 1 MiB along the batch, as training reads them.
 
     \b
     Examples:
       xarray-tensordict convert demos.hdf5 demos.zarr
       xarray-tensordict convert era5.zarr era5.zarr.zip --chunk time=256
+      xarray-tensordict convert era5.nc s3://bucket/era5.zarr --chunk time=1MiB --shard time=64MiB
       xarray-tensordict convert run.zarr run_memmap --to memmap
       xarray-tensordict convert run.zarr run.tdz --overwrite --exclude next/info
     """  # noqa: D301 - click reads the character
@@ -205,6 +215,34 @@ def convert(source: str, target: str, *, progress: bool | None, **keywords: Any)
     click.echo(f"{target} written")
     if left_out:
         click.echo(f"without {printable(', '.join(left_out))}, which have no batch dim (--unbatched keep writes them)")
+
+
+@main.command()
+@_STORE
+@_opens
+@_AS_JSON
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="How long, about."
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True, help="Rows in a batch.")
+def bench(store: str, *, as_json: bool, **keywords: Any) -> None:
+    """Measure how fast a store can be trained from, and whether a copy in another layout is faster.
+
+    At most 64 MiB are read in each run, and copied into a temporary folder. Chunks that were just read come from the memory of
+    the system: a store larger than that is slower.
+
+    \b
+    Examples:
+      xarray-tensordict bench run.zarr
+      xarray-tensordict bench s3://bucket/run.zarr --seconds 20 --batch-size 64
+    """  # noqa: D301 - click reads the character
+    from .bench import bench as measure
+
+    found = measure(store, **_given(keywords))
+    if as_json:
+        _echo_json(found.to_dict())
+    else:
+        click.echo(found.text())
 
 
 @main.command()

@@ -41,7 +41,8 @@ def convert(
     *,
     to: str | None = None,
     layout: str = "tensordict",
-    chunks: Mapping[str, int] | None = None,
+    chunks: Mapping[str, int | str] | None = None,
+    shards: Mapping[str, int | str] | None = None,
     unbatched: Literal["keep", "drop"] = "keep",
     include: Names | None = None,
     exclude: Names = (),
@@ -61,9 +62,11 @@ def convert(
     FileExistsError
         For an existing target, without `overwrite`.
     ValueError
-        For a name in `include` or `exclude` that the store does not have.
+        For a name in `include` or `exclude` that the store does not have, and for shards of another format.
     """
     kind = target_kind(target, to)
+    if shards and kind not in ("zarr", "zip"):
+        raise ValueError(f"{target}: only zarr has shards, and this is {kind}; leave out --shard")
     if not overwrite and not is_url(target) and os.path.exists(target):
         raise FileExistsError(f"{target} exists already; choose another target, or pass --overwrite")
     opened, dropped = _open(source, engine_keywords), []
@@ -78,6 +81,7 @@ def convert(
         opened = _open(source, {**engine_keywords, "drop_variables": left_out})
     with opened:
         options: dict[str, Any] = {"mode": "w" if overwrite else "w-", "layout": layout, "chunks": chunks}
+        options |= {"shards": shards} if shards else {}
         TARGETS[kind].write(opened, target, progress=progress, **options)
     return dropped
 

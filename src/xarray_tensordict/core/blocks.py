@@ -18,6 +18,10 @@ TINY = 1 << 20, 1000
 """Chunks below so many bytes cost dask more than their reading does (a task takes about 0.2 ms), where there are so many."""
 
 
+class Bytes(int):
+    """How many bytes a chunk or a shard should hold, in place of how long it is along a dim."""
+
+
 class PreferredChunks(dict[str, int]):
     """``encoding["preferred_chunks"]`` whose sizes are multiples of what the store reads at once, or free.
 

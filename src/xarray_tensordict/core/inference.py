@@ -79,7 +79,7 @@ def infer_batch(
     >>> found.batch_dims, found.batch_size, found.keys("unbatched")
     (('time',), (4,), (('orography',),))
     >>> print(found.reason)
-    'time' is the first dim of 1 of 2 numeric data arrays ('t2m'); 'lat' is a feature dim by its name
+    'time' is the first dim of 1 of 2 numeric data arrays ('t2m'); 'lat' is a feature dimension because of its name
     """
     ordered = tuple(arrays)
     by_name = sorted(ordered, key=lambda info: info.key)

@@ -219,7 +219,8 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
         covered, dims, stop = _one_further(covered, dims, ballot)
     marked = all(is_marked(dim) for dim in dims)
     if len(dims) > 1 and not marked and all(len(info.shape) == len(dims) for info in covered):
-        stop = f"{dims[1]!r} is taken as features, since nothing would be left of {_names(covered)}; {ballot.to_choose(dims)} to take it"
+        because = f"otherwise every axis of {_names(covered)} would be batch"
+        stop = f"{dims[1]!r} is treated as features, because {because}; {ballot.to_choose(dims)} to take it"
         covered, dims = best.starting, dims[:1]
     evidence: EvidenceKind = "unlimited dim" if best.dim in ballot.unlimited else "shared named dims"
     what = " and ".join(map(repr, dims)) + (" are the first dims of" if len(dims) > 1 else " is the first dim of")
@@ -378,7 +379,7 @@ def _from_shape(
         prefix = prefix[:at_most]
     elif len(prefix) > 1 and all(len(info.shape) == len(prefix) for info in arrays):
         to_take = ballot.to_choose(len(prefix))
-        note = f"; the axes behind it are taken as features, since nothing else would be left; {to_take} to take them"
+        note = f"; only the first axis is the batch, because otherwise every axis would be; {to_take} to take more"
         prefix = prefix[:1]
     what = f"the leading size {prefix[0]}" if len(prefix) == 1 else f"the leading sizes {list(prefix)}"
     return GroupBatch(names_at(arrays, len(prefix)), prefix, "shared shape", f"{who} {what}{note}")

@@ -311,9 +311,9 @@ def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Itera
     Examples
     --------
     >>> feature_dims(["time", "lat"], [], [])
-    {'lat': 'a feature dim by its name'}
+    {'lat': 'a feature dimension because of its name'}
     """
-    found = {dim: "a feature dim by its name" for dim in dims if is_feature_name(dim)}
+    found = {dim: "a feature dimension because of its name" for dim in dims if is_feature_name(dim)}
     asked = set(dims)
     telling = [info for info in arrays if not asked.isdisjoint(info.dims)]
     longest: dict[str, int] = {}

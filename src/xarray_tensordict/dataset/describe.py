@@ -17,10 +17,10 @@ from ..core.voting import names_of, referenced_names
 from ..warnings import LeftOutWarning, warn
 
 # What the inference reads of a variable. xarray moves some of them from attrs to encoding when it decodes.
-_CF_ATTRS = (
+_CF_ATTRS = frozenset(
     "axis standard_name units positive bounds climatology coordinates grid_mapping cell_measures ancillary_variables "
-    "formula_terms calendar MATLAB_class"
-).split()
+    "formula_terms calendar MATLAB_class".split()
+)
 
 
 def key_of(name: Any) -> Key:
@@ -76,7 +76,7 @@ def describe_group(group: StoredGroup, dims: Mapping[str, tuple[str | None, ...]
 
 def _cf_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Those that the inference reads; CF knows them as text alone, and a store may hold anything."""
-    return {name: attrs[name] for name in _CF_ATTRS if isinstance(attrs.get(name), str | bytes)}
+    return {name: value for name, value in attrs.items() if name in _CF_ATTRS and isinstance(value, str | bytes)}
 
 
 def _role(name: str, array: StoredArray, dims: tuple[str | None, ...], claimed: Iterable[str]) -> Role:

@@ -17,7 +17,7 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
 from ..core.messages import printable, there_are
-from ..core.model import Key, group_name
+from ..core.model import Key, cached_property, group_name
 from ..core.values import short_dtype
 from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, td_names
@@ -101,7 +101,7 @@ class Group:
     entries: dict[str, Entry | None]
     levels: dict[tuple[str], XarrayPersistentTensorDict]
 
-    @property
+    @cached_property
     def members(self) -> dict[str, Entry | XarrayPersistentTensorDict]:
         """Entries and tensordicts, by name."""
         return {name: entry or self.levels[name,] for name, entry in self.entries.items()}

@@ -24,6 +24,7 @@ from .kept import Values
 from .order import (
     HAND_BYTES,
     HAND_MOST,
+    MIXED,
     RAW_BYTES,
     READ_BYTES,
     BlockOrder,
@@ -35,6 +36,7 @@ from .order import (
     Place,
     Shuffle,
     every,
+    mixing,
     reads,
 )
 from .patches import PatchPart, read_patches
@@ -62,16 +64,10 @@ class BatchIterator(Iterator[TensorDict]):
         self._source: Iterator[TensorDict] | None = None
 
     def __next__(self) -> TensorDict:
-        meter = self._meter
-        meter.ask()
-        try:
-            if self._source is None:
-                self._source = self._batches.made_from(self._place, meter)
-            batch = next(self._source)
-        finally:
-            meter.hand()
+        if self._source is None:
+            self._source = self._batches.made_from(self._place, self._meter)
+        batch = next(self._source)
         self._place.position += 1
-        meter.batches += 1
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,7 +84,7 @@ class BatchIterator(Iterator[TensorDict]):
         """
         found = self._batches.load(state)
         self.close()
-        self._place = self._batches.place = self._meter.place = found
+        self._place, self._meter = found, self._batches.meter_of(found)
 
     def close(self) -> None:
         """End the threads that read ahead."""
@@ -156,19 +152,21 @@ class Batches:
 
     def run(self, place: Place) -> BatchIterator:
         """The batches that are still to come behind a place, which moves with them."""
-        self.place, self._meter = place, Meter(place)
-        return BatchIterator(self, place, self._meter)
+        return BatchIterator(self, place, self.meter_of(place))
+
+    def meter_of(self, place: Place) -> Meter:
+        """A new meter of what comes behind a place, which is that of these batches from now on."""
+        self.place = place
+        self._meter = Meter(place, ahead=self.options.prefetch > 0)
+        return self._meter
 
     def __getitem__(self, number: int) -> TensorDict:
         """Read one batch of the next epoch."""
         count, given = len(self), operator.index(number)
         if not -count <= given < count:
             raise IndexError(f"batch {given} of {count}: expected {-count} to {count - 1}")
-        key = self.epoch, self.seed
-        if self._last_order is None or self._last_order[0] != key:
-            self._last_order = key, self.order(self.epoch)
         meter, numbers = Meter(Place(self.epoch)), range(given % count, given % count + 1)
-        (made,) = self._cut(self._read_one_by_one(self._last_order[1], numbers, meter), 1, meter)
+        (made,) = self._cut(self._read_one_by_one(self._next_order(), numbers, meter), 1, meter)
         return made[0]
 
     def stats(self) -> Stats:
@@ -225,6 +223,22 @@ class Batches:
         names = ("batch_size", "shuffle", "drop_last", "world_size")
         return {"samples": len(self._samples), **{name: getattr(options, name) for name in names}, "order": crc}
 
+    def _next_order(self) -> Order:
+        """The order of the next epoch, which is held for the next question."""
+        key = self.epoch, self.seed
+        if self._last_order is None or self._last_order[0] != key:
+            self._last_order = key, self.order(self.epoch)
+        return self._last_order[1]
+
+    @property
+    def shuffle_quality(self) -> float:
+        """How well the next epoch is shuffled, from near 0 (in order) to 1 (as a random permutation).
+
+        It is the mean distance in the Dataset of samples that follow each other, divided by the mean of all permutations of
+        `n` samples, ``(n + 1) / 3``; it is computed from the first 131,072 samples of the epoch.
+        """
+        return mixing(self._next_order().samples(0, min(self._per_rank, MIXED)), len(self._samples))
+
     def state_of(self, place: Place) -> dict[str, Any]:
         """The state at a place; see :meth:`state_dict`."""
         return {**asdict(place), "seed": self.seed, **self._facts}
@@ -258,13 +272,14 @@ class Batches:
         numbers, epoch = place.numbers(len(self), runs=self.options.shuffle is True), place.epoch
         self._reader.begin_epoch()
         if not self.options.prefetch:
-            return chain.from_iterable(self._cut(self._read_one_by_one(self.order(epoch), numbers, meter), 1, meter))
+            made = self._cut(self._read_one_by_one(self.order(epoch), numbers, meter), 1, meter)
+            return chain.from_iterable(meter.waited_for(made))
         together, depth = self._ahead
         one_by_one = not self._blocks.read_whole or (self.options.shuffle == "full" and not self._blocks.repay_buffer)
         # the next rows are read while batches are made of the last ones; but where a read is a batch, or a few, nothing is left
         # to do in another thread
         reading = self._read_one_by_one if one_by_one and not self._reader.is_far else self._read_at_once
-        return ReadAhead(lambda: self._cut(reading(self.order(epoch), numbers, meter), together, meter), depth)
+        return ReadAhead(lambda: self._cut(reading(self.order(epoch), numbers, meter), together, meter), depth, meter)
 
     def _read_one_by_one(self, order: Order, numbers: range, meter: Meter) -> Iterator[_Read]:
         for read in self._reads(order, numbers, meter):
@@ -306,7 +321,11 @@ class Batches:
 
     def _reads(self, order: Order, numbers: range, meter: Meter) -> Iterator[Callable[[], _Read]]:
         """The reads of what the batches of these numbers need, each row once for all pieces that are read together."""
-        for firsts, lasts in reads(order.cuts, self.options.batch_size, numbers):
+        size, cuts = self.options.batch_size, order.cuts
+        if numbers and self.options.shuffle and not self._samples.sides and self._reader.keeps_far:
+            # the first batch waits for its own chunks, not for those of its buffer; they are kept for the next read
+            cuts = np.union1d(cuts, [min((numbers[0] + 1) * size, cuts[-1])])
+        for firsts, lasts in reads(cuts, size, numbers):
             pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
             samples = [order.samples(int(first), int(last)) for first, last in pieces]
             found = samples[0] if len(samples) == 1 else np.concatenate(samples)
@@ -324,7 +343,7 @@ class Batches:
         pending: list[list[Values]] = []
         with closing(found):  # type: ignore[type-var]
             for parts, firsts, lasts in found:
-                begun = counting.now()
+                begun = meter.clock()
                 offset, made = 0, []
                 for first, last in zip(firsts, lasts, strict=True):
                     end = offset + (last - first) * width
@@ -335,10 +354,10 @@ class Batches:
                     made.append(self._built(pending, (last - 1) % size + 1, meter))
                     pending = []
                     if len(made) == together:
-                        meter.making += counting.now() - begun
+                        meter.making += meter.clock() - begun
                         yield made
-                        made, begun = [], counting.now()
-                meter.making += counting.now() - begun
+                        made, begun = [], meter.clock()
+                meter.making += meter.clock() - begun
                 if made:
                     yield made
 
@@ -360,7 +379,7 @@ class Batches:
         elif options.shuffle:
             lines.append(
                 f"order: {len(self._blocks.marks) - 1} blocks shuffled, then samples in buffers of {self._blocks.buffer}, "
-                f"seed={options.seed}, next epoch {self.epoch}"
+                f"seed={options.seed}, next epoch {self.epoch}, shuffle quality {self.shuffle_quality:.2f}"
             )
         rest = len(samples) % options.world_size
         if options.world_size > 1:

@@ -33,6 +33,8 @@ _TWICE = 2
 """How many samples of each block there have to be in a buffer, on average, that to read a whole buffer repays."""
 HAND_BYTES = 1 << 20
 """Small batches are made ahead, and handed over, several at once: about this many bytes of them may wait."""
+MIXED = 1 << 17
+"""How well an epoch is mixed is computed from so many of its first samples."""
 HAND_MOST = 256
 """No more batches than this wait for that reason."""
 
@@ -271,6 +273,19 @@ def common_marks(marks: Sequence[tuple[Ints, int]], limit: int) -> Ints | None:
         common = np.intersect1d(common, found)
     largest = max(marks, key=lambda pair: pair[1])[0]
     return common if np.max(np.diff(common), initial=0) <= limit else largest
+
+
+def mixing(samples: Ints, count: int) -> float:
+    """How well an order mixes: the mean distance of samples that follow each other, by that of all permutations of `count`.
+
+    Examples
+    --------
+    >>> mixing(np.array([0, 1, 2, 3, 4]), 5), mixing(np.array([4, 0, 3, 1, 2]), 5)
+    (0.5, 1.0)
+    """
+    if len(samples) < 2:
+        return 1.0
+    return min(1.0, float(np.abs(np.diff(samples)).mean()) / ((count + 1) / 3))
 
 
 def every(step: int, count: int) -> Ints:

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ _NAME = "xarray-tensordict read ahead"
 _PATIENCE = 1.0
 """Seconds that a forgotten iterator waits for its thread to end: it may be in the middle of a read."""
 _END: Any = object()
+_NO_METER = nullcontext()
 
 
 def _started(start: Callable[[], Iterator[list[T]]]) -> Generator[list[T], None, None]:
@@ -60,6 +62,8 @@ class ReadAhead(Generic[T]):
         Gives the iterator; called in the thread. A list is handed over at once: to wake a thread takes 0.05 ms and more.
     depth
         How many lists may wait to be taken, while the next one is made.
+    waits
+        Entered while a list is waited for.
 
     Notes
     -----
@@ -68,7 +72,10 @@ class ReadAhead(Generic[T]):
     raised where the item would have come.
     """
 
-    def __init__(self, start: Callable[[], Iterator[list[T]]], depth: int) -> None:
+    def __init__(
+        self, start: Callable[[], Iterator[list[T]]], depth: int, waits: AbstractContextManager[Any] = _NO_METER
+    ) -> None:
+        self._waits = waits
         self._taken: deque[T] = deque()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=_NAME)
         self._lists = _started(start)
@@ -86,7 +93,8 @@ class ReadAhead(Generic[T]):
         """Wait for the next list; it makes room for another one."""
         if not self._waiting:
             return _END
-        found = self._waiting.popleft().result()
+        with self._waits:
+            found = self._waiting.popleft().result()
         self._make_next()
         return found
 

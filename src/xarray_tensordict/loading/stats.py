@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..formats import counting
 from ..formats.counting import COUNTED, Work
 from ..show.summary import size_text
+from .kept import counts_requests
 from .order import Blocks, Options, Place
 from .reader import RowReader
 
@@ -24,24 +25,52 @@ _MEMORY = 16 << 30
 
 
 class Meter:
-    """The seconds of one iterator, noted by the loop and by the threads that work for it; `place` is where it is."""
+    """The seconds of one iterator, noted by the threads that work for it; entered while the loop waits. `place` moves on."""
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.process, self.batches = place, os.getpid(), 0
-        self.loop = self.waiting = self.making = self.sending = 0.0
+    def __init__(self, place: Place, *, ahead: bool = False) -> None:
+        self.place, self.start, self.process = place, place.position, os.getpid()
+        # where no thread makes batches ahead, assembling is what is left of waiting: each look at the clock costs
+        self.clock: Callable[[], float] = counting.now if ahead else float
+        self._ahead = ahead
+        self.waiting = self.making = self.sending = 0.0
         self.reading, self.requests = Work(), Work()
-        self._asked = self._handed = 0.0
+        self._first = self._asked = self._handed = 0.0
 
-    def ask(self) -> None:
-        """The loop asks for a batch."""
+    def __enter__(self) -> None:
+        """The loop begins to wait: for a batch, or for several small ones."""
         self._asked = counting.now()
-        if self.batches:
-            self.loop += self._asked - self._handed
+        self._first = self._first or self._asked
 
-    def hand(self) -> None:
-        """The loop gets a batch, or an error, or there are no more."""
+    def __exit__(self, *_: object) -> None:
+        """It gets them, or an error, or there are no more."""
         self._handed = counting.now()
         self.waiting += self._handed - self._asked
+
+    @property
+    def batches(self) -> int:
+        """How many batches were handed over."""
+        return self.place.position - self.start
+
+    @property
+    def loop(self) -> float:
+        """What the loop took by itself, up to when it waited last."""
+        return self._handed - self._first - self.waiting
+
+    def waited_for(self, made: Iterator[T]) -> Iterator[T]:
+        """The same items, which are made while the loop waits."""
+        self._first = asked = counting.now()
+        for found in made:
+            self._handed = handed = counting.now()
+            self.waiting += handed - asked
+            yield found
+            asked = counting.now()
+        self._handed = counting.now()
+        self.waiting += self._handed - asked
+
+    @property
+    def assembling(self) -> float:
+        """What it took to make batches of what was read."""
+        return (self.making if self._ahead else max(0.0, self.waiting - self.reading.seconds)) - self.sending
 
     def read(self, task: Callable[[], T]) -> T:
         """Carry out a read, in any thread."""
@@ -62,7 +91,8 @@ class Stats:
     epoch, batches, samples, nbytes
         What was handed over. The bytes are those of the decoded samples; strings are estimated.
     loop, waiting
-        The loop's own time between batches, and the time that it waited for them.
+        The loop's own time between batches, and the time that it waited for them, up to when it waited last: small batches are
+        handed over several at once.
     reading
         With a read under way: requests, files and decoding.
     requesting
@@ -149,7 +179,8 @@ def stats_of(meter: Meter | None, reader: RowReader, blocks: Blocks, options: Op
     ended = meter.place.position == len(own) and own[-1] == batches - 1
     samples = meter.batches * size - (max(0, batches * size - count) if ended else 0)
     asked = meter.requests
-    counted = reader.counts_requests and asked.times + asked.hits > 0
+    read = [column.planned.variable for column in reader.columns if column.held]
+    counted = all(map(counts_requests, read)) and asked.times + asked.hits > 0
     found = Stats(
         epoch=meter.place.epoch,
         batches=meter.batches,
@@ -161,7 +192,7 @@ def stats_of(meter: Meter | None, reader: RowReader, blocks: Blocks, options: Op
         requesting=asked.seconds if counted and reader.is_far else None,
         requests=asked.times if counted else None,
         received=asked.nbytes if counted else None,
-        assembling=meter.making - meter.sending,
+        assembling=meter.assembling,
         sending=meter.sending,
         hits=asked.hits,
         misses=asked.misses,
@@ -181,7 +212,8 @@ def _bottleneck(found: Stats) -> str:
 
 
 def _advice(found: Stats, bottleneck: str, reader: RowReader, blocks: Blocks, options: Options) -> str:
-    size, most, small = reader.kept_size, reader.kept.most, (found.received or 0) < _SMALL * (found.requests or 0)
+    size = sum(column.entry.variable.nbytes for column in reader.columns if column.grid(keep=True) is not None)
+    most, small = reader.kept.most, (found.received or 0) < _SMALL * (found.requests or 0)
     for applies, advice in (
         (bottleneck == "your loop", "Loading keeps up with it."),
         (not options.prefetch, "prefetch=2 makes batches while the loop runs."),

@@ -204,7 +204,20 @@ def read_entries(requests: Sequence[Request], kept: Kept | None = None) -> list[
 
     `kept` is what the reader keeps from one read to the next.
     """
-    return read_all([_request(entry, selection, kept) for entry, selection in requests])
+    found: list[Any] = [_one_row(entry, selection, kept) for entry, selection in requests]
+    rest = [request for request, row in zip(requests, found, strict=True) if row is None]
+    if rest:
+        read = iter(read_all([_request(entry, selection, kept) for entry, selection in rest]))
+        found = [next(read) if row is None else row for row in found]
+    return found
+
+
+def _one_row(entry: Entry, selection: Selection | None, kept: Kept | None) -> torch.Tensor | None:
+    """A short row that lies in a file as it is in memory: there, to plan the read would take longer than to read. Else None."""
+    if kept is None or selection is None or type(selection.rows) is not int or entry.raw is None or not entry.is_plain:
+        return None
+    values = _named(partial(entry.raw.row, selection.rows, kept), entry.name)
+    return None if values is None else from_codes(values, entry.raw.codes)
 
 
 def _request(entry: Entry, selection: Selection | None, kept: Kept | None) -> Read:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, get_args
 
 import numpy as np
 import xarray as xr
 
+from ..core.blocks import Bytes
 from ..core.messages import check_choice, there_are
 from ..core.model import path_key
 from .plan import Source, WriteOptions, Written, add_unlimited, source_of_dataset, source_of_tree
@@ -32,8 +35,8 @@ class WritingMethods:
         group: str | None = None,
         append_dim: Hashable | None = None,
         region: Any = None,
-        chunks: Mapping[str, int] | None = None,
-        shards: Mapping[str, int] | None = None,
+        chunks: Mapping[str, int | str] | None = None,
+        shards: Mapping[str, int | str] | None = None,
         compressors: Any = None,
         encoding: Mapping[str, Mapping[str, Any]] | None = None,
         compute: bool = True,
@@ -74,7 +77,8 @@ class WritingMethods:
         Arrays
         ------
         chunks, shards
-            Sizes by dim: ``{"time": 24}``, -1 for the whole dim. By default chunks are those of the store that was opened,
+            Sizes by dim: ``{"time": 24}``, -1 for the whole dim, ``{"time": "1MiB"}`` for as many rows as take so many bytes before
+            compression. By default chunks are those of the store that was opened,
             or rows along the batch, of about 1 MiB and as dask has cut the other dims. Blocks of dask are aligned with
             chunks and shards, so that no two tasks write to one.
         compressors
@@ -138,7 +142,7 @@ class WritingMethods:
         layout: Literal["tensordict", "xarray"] = "tensordict",
         group: str | None = None,
         append_dim: Hashable | None = None,
-        chunks: Mapping[str, int] | None = None,
+        chunks: Mapping[str, int | str] | None = None,
         encoding: Mapping[str, Mapping[str, Any]] | None = None,
         unlimited_dims: Iterable[str] = (),
         compute: bool = True,
@@ -280,15 +284,28 @@ def _checked_sizes(argument: str, sizes: Any, dims: Mapping[str, int]) -> dict[s
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
-        raise TypeError(f"{argument}: expected sizes by dim, {{'time': 24}}, found {sizes!r}")
+        raise TypeError(f"{argument}: expected sizes by dim, {{'time': 24}} or {{'time': '1MiB'}}, found {sizes!r}")
+    found = {}
     for dim, size in sizes.items():
         if dim not in dims:
             raise ValueError(f"{argument}: there is no dim {dim!r}; {there_are(dim, dims, 'the dims there are')}")
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+        number = _bytes(size) if isinstance(size, str) else size
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or (number < 1 and number != -1):
             raise ValueError(
-                f"{argument}: expected a size of at least 1, or -1 for the whole dim, for {dim!r}, found {size!r}"
+                f"{argument}: expected a size of at least 1, -1 for the whole dim, or bytes such as '1MiB' for {dim!r}, "
+                f"found {size!r}"
             )
-    return {str(dim): int(size) for dim, size in sizes.items()}
+        found[str(dim)] = number if isinstance(number, Bytes) else int(number)
+    return found
+
+
+def _bytes(text: str) -> Bytes | None:
+    from dask.utils import parse_bytes
+
+    with suppress(ValueError):
+        if re.match(r"[\d.]+\s*[A-Za-z]", text):
+            return Bytes(parse_bytes(text))
+    return None
 
 
 def _checked_encoding(

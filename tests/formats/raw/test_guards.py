@@ -180,15 +180,19 @@ def test_a_wrapped_store_is_read_through_its_wrapper(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", [(6, 4), (2, 4)])
-def test_batches_keep_a_map_and_see_a_file_that_has_taken_its_place(chunks, tmp_path):
+def test_batches_and_rows_keep_a_map_and_see_a_file_that_has_taken_its_place(chunks, tmp_path):
     path = tmp_path / "s.zarr"
     array = zarr_of(path, chunks)
-    with xr.open_dataset(path, engine="tensordict") as ds:
+    with xr.open_dataset(path, engine="tensordict") as ds, open_persistent(path) as ptd:
+        assert ptd[5]["x"].tolist() == ptd.get_at("x", -1).tolist() == ARRAY[5].tolist()
         batches = ds.td.batches(6, shuffle="full", seed=0, prefetch=0)
         order = [int(row[0]) // 4 for row in next(iter(batches))["x"]]
         array[...] = ARRAY + 1
         batches.set_epoch(0)
         np.testing.assert_array_equal(next(iter(batches))["x"].numpy(), ARRAY[order] + 1)
+        assert ptd[5]["x"].tolist() == (ARRAY[5] + 1).tolist()
+        chunk(array, 5 // chunks[0]).unlink()
+        assert ptd[5]["x"].tolist() == [0] * 4  # as zarr reads it
 
 
 @pytest.mark.parametrize("most", [0, 2, 256])
@@ -231,6 +235,7 @@ ptd, ds = open_persistent(path), xr.open_dataset(path, engine="tensordict")
 started = [iter(ds.td.batches(500, shuffle=shuffle, seed=0, prefetch=0)) for shuffle in (False, "full")]
 for batches in started:
     next(batches)
+ptd.get_at("x", 999)
 os.truncate(file, 5000)
 rows = [lambda index=index: ptd.get_at("x", index) for index in (slice(None), [999, 3], 999)]
 for read in [*rows, *(lambda batches=batches: list(batches) for batches in started)]:

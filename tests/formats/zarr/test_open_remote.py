@@ -25,6 +25,7 @@ from zarr.storage import FsspecStore, ObjectStore
 import xarray_tensordict
 from s3_server import S3Server
 from written import assert_bare_tensordict_reads, assert_gives_back, era, reopened
+from xarray_tensordict._compat.xarray import IS_BEFORE_2026_9
 from xarray_tensordict.formats.zarr import transaction
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
@@ -65,6 +66,11 @@ def batched(rows: int = 10) -> xr.Dataset:
     )
 
 
+def asked(s3: S3Server) -> list[tuple[str, str]]:
+    """The requests since the last call, but for the first of the texts, which xarray before 2026.9 reads on opening."""
+    return [request for request in s3.asked() if not (IS_BEFORE_2026_9 and "/word/" in request[1])]
+
+
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +89,7 @@ def test_opening_takes_one_request_and_a_selection_its_chunks(s3: S3Server, name
     s3.asked()
     ds = xr.open_dataset(store, engine="tensordict", **keywords)
     repr(ds), repr(ds.td), ds.td.batch_dims
-    assert s3.asked() == [("GET", f"{name}/zarr.json")]
+    assert asked(s3) == [("GET", f"{name}/zarr.json")]
     ds["obs"].isel(time=7).load()
     assert s3.asked() == [("GET", f"{name}/obs/c/3/0")]
     ds.isel(time=slice(2, 4)).td.to_tensordict()
@@ -92,7 +98,7 @@ def test_opening_takes_one_request_and_a_selection_its_chunks(s3: S3Server, name
 
     ptd = xarray_tensordict.open_persistent(store, **keywords)
     assert ptd.batch_size == torch.Size([10])
-    assert s3.asked() == [("GET", f"{name}/zarr.json")]
+    assert asked(s3) == [("GET", f"{name}/zarr.json")]
     assert ptd[3]["next", "obs"].tolist() == [13.0, 14.0, 15.0, 16.0]
     assert s3.asked() == rows
     ptd.get_at("obs", slice(0, 4))
@@ -104,9 +110,9 @@ def test_the_metadata_of_zarr_v2_takes_one_request_too(s3: S3Server, name: str) 
     batched().td.to_zarr(store, chunks={"time": 2}, zarr_format=2, storage_options=s3.options)
     s3.asked()
     xr.open_dataset(store, engine="tensordict", storage_options=s3.options, zarr_format=2)
-    assert s3.asked() == [("GET", f"{name}/.zmetadata")]
+    assert asked(s3) == [("GET", f"{name}/.zmetadata")]
     ds = xr.open_dataset(store, engine="tensordict", storage_options=s3.options)
-    tried, *found = s3.asked()
+    tried, *found = asked(s3)
     assert tried == ("GET", f"{name}/.zmetadata")
     assert found == [("GET", f"{name}/zarr.json")], "the format was not given: v3 was tried"
     ds["obs"].isel(time=0).load()
@@ -123,7 +129,7 @@ def test_texts_that_belong_to_the_metadata_are_read_once_and_a_tree_asks_no_more
     s3.asked()
     for open_it in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         open_it(s3.url(name), **keywords)
-        keys = [key.removeprefix(f"{name}/").partition("/")[0] for method, key in s3.asked()]
+        keys = [key.removeprefix(f"{name}/").partition("/")[0] for method, key in asked(s3)]
         assert sorted(keys) == sorted(
             ["zarr.json" if zarr_format == 3 else ".zmetadata", "_unbatched", "robot", "task"]
         )
@@ -133,7 +139,7 @@ def test_a_group_of_a_store_takes_one_request_for_metadata(s3: S3Server, name: s
     batched().td.to_zarr(s3.url(name), storage_options=s3.options, group="runs/a")
     s3.asked()
     ds = xr.open_dataset(s3.url(name), engine="tensordict", storage_options=s3.options, group="runs/a")
-    assert s3.asked() == [("GET", f"{name}/zarr.json")]
+    assert asked(s3) == [("GET", f"{name}/zarr.json")]
     assert ds["next/obs"].isel(time=2).values.tolist() == [9.0, 10.0, 11.0, 12.0]
 
 
@@ -147,7 +153,7 @@ def test_the_groups_beside_one_without_a_record_are_in_the_metadata_that_were_re
     zarr.consolidate_metadata(store)
     s3.asked()
     ds = xr.open_dataset(s3.url(name), engine="tensordict", storage_options=s3.options, group="log_likelihood")
-    assert s3.asked() == [("GET", f"{name}/zarr.json")]
+    assert asked(s3) == [("GET", f"{name}/zarr.json")]
     assert ds.td.batch_dims == ("chain", "draw"), "as the group beside it"
 
 

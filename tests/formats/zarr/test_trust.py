@@ -19,6 +19,7 @@ import obstore
 import pytest
 import xarray as xr
 import zarr
+from packaging.version import Version
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore, ObjectStore
 
@@ -93,8 +94,9 @@ def test_a_member_without_a_name_is_left_out(tmp_path: Path, zarr_format: int, k
     files = small_store(tmp_path / "s", zarr_format)
     copies = {f"{path}/{key[4:]}": content for key, content in files.items() if key.startswith("obs/")}
     source = placed({**files, **copies}, kind, tmp_path)
-    is_inside_an_array = path.startswith("act")
-    with nullcontext() if is_inside_an_array else pytest.warns(LeftOutWarning, match="which no name has"):
+    is_listed = not path.startswith("act")  # which is an array
+    is_listed &= kind != "fsspec" or Version(zarr.__version__) < Version("3.4")
+    with nullcontext() if not is_listed else pytest.warns(LeftOutWarning, match="which no name has"):
         assert names(source) == {"obs", "act", "next/obs"}
         tree = xr.open_datatree(source, engine="tensordict")
     assert {node.path for node in tree.subtree} == {"/", "/next"}

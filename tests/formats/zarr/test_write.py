@@ -22,7 +22,18 @@ from tensordict import TensorDict
 
 import generated
 import xarray_tensordict
-from written import assert_bare_tensordict_reads, assert_gives_back, content, dtypes, era, reopened
+from written import (
+    assert_bare_tensordict_reads,
+    assert_equal,
+    assert_gives_back,
+    assert_identical,
+    content,
+    dtypes,
+    era,
+    plain,
+    reopened,
+)
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict.writing.replacing import replaced
 
@@ -47,8 +58,8 @@ def test_bare_tensordict_sees_batch_size_names_and_all_batched_entries(path, zar
     assert td["t2m"].dtype == torch.float32
     assert td["next", "t2m"].shape == (4, 2, 3)
     assert td["done"].dtype == torch.bool
-    assert td["station"] == ["Åse", "", "Bø", "Oslo"]
-    assert td[2]["station"] == "Bø"
+    assert plain(td["station"]) == ["Åse", "", "Bø", "Oslo"]
+    assert IS_0_14 or td[2]["station"] == "Bø", "0.14 reads all rows of text as one value"
     assert td["source"] == "a model"
     assert td["when"].tolist() == [day * 86_400 * 10**9 for day in range(4)]
     assert set(td.keys()) == {"t2m", "next", "station", "when", "source", "done", "time", "run", "_unbatched"}
@@ -57,7 +68,7 @@ def test_bare_tensordict_sees_batch_size_names_and_all_batched_entries(path, zar
 
 @FORMATS
 def test_bare_tensordict_keeps_what_it_shows_as_one_entry(path, tmp_path, zarr_format):
-    ds = era()
+    ds = era().drop_vars("station" if IS_0_14 else [])  # 0.14 pickles rows of text
     ds.td.to_zarr(path, zarr_format=zarr_format)
     TensorDict.from_zarr(path).to_zarr(tmp_path / "again.zarr").close()
     again = reopened(tmp_path / "again.zarr")
@@ -77,8 +88,9 @@ def test_plain_xarray_sees_the_root_and_with_layout_tensordict_its_batched_varia
     with xr.open_zarr(path) as found:
         found = found.load()
         assert set(found.coords) == set(expected.coords)
-        xr.testing.assert_equal(found[list(expected.data_vars)], expected)
-        assert layout == "tensordict" or found.identical(expected)
+        assert_equal(found[list(expected.data_vars)], expected)
+        if layout == "xarray":
+            assert_identical(found, expected)
     with xr.open_zarr(path, group="next") as found:
         np.testing.assert_array_equal(found["t2m"], ds["next/t2m"])
 
@@ -170,7 +182,8 @@ def test_python_objects_are_stored_as_json(path, zarr_format):
     td = TensorDict.from_zarr(path)
     assert td["config"] == {"lr": 0.1, "layers": [1, 2], "note": None}
     assert td["mixed"] == [None, 3]
-    assert td[1]["info"] == [1, 2]
+    assert td["info"] == [{"a": 1}, [1, 2]]
+    assert IS_0_14 or td[1]["info"] == [1, 2]
 
 
 @FORMATS
@@ -191,8 +204,8 @@ def test_strings_keep_their_kind(path, zarr_format):
     kinds = {name: v.dtype.kind for name, v in reopened(path).data_vars.items()}
     assert kinds == {name: v.dtype.kind for name, v in ds.data_vars.items()} | {"as_objects": "S"}
     td = TensorDict.from_zarr(path)
-    assert td["bytes"] == [b"ab", b"c"]
-    assert td["codes"] == [["a", "b", "c"], ["d", "e", "f"]]
+    assert plain(td["bytes"]) == [b"ab", b"c"]
+    assert plain(td["codes"]) == [["a", "b", "c"], ["d", "e", "f"]]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from xarray.core import indexing
 from ..array_wrappers import named_errors
 from ..fingerprint import Fingerprint, coding_of, replaced
 from ..raw.arrays import RawArray
-from ..raw.files import NotRawError, PlainFiles
+from ..raw.files import Buffer, Kept, NotRawError, PlainFiles
 from .attrs import decode_text, read_attributes, reference_kind
 from .file import Hdf5Source
 from .links import UnreadableError, check_parts
@@ -369,6 +369,15 @@ class ContiguousDataset(PlainFiles):
 
     def where(self, number: int) -> str:
         return self.dataset.where
+
+    def mapped(self, number: int, kept: Kept) -> Buffer | None:
+        with self.dataset.source.locked():
+            state = self.dataset.source.state
+            if state.as_opened and state.descriptor is not None:
+                found = kept.of_file(self.dataset.where, self.offset, self.size, os.fstat(state.descriptor))
+                if found is not None:
+                    return found
+        return super().mapped(number, kept)
 
     @contextmanager
     def opened(self, number: int) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ dimension labels; netCDF's placeholders for dims would be entries there. Rows ar
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 from ..._compat.xarray import NetcdfWriter, data_of, dataset_of
+from ...core.blocks import Bytes
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
 from ...core.values import to_json
@@ -301,7 +303,16 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
     dims, found = [str(dim) for dim in variable.dims], storage_chunks(variable)
     if any(dim in asked for dim in dims):
         own = [max(parts) for parts in variable.chunks] if variable.chunks is not None else variable.shape
-        chosen_chunks = [asked.get(dim, size) for dim, size in zip(dims, own, strict=True)]
+        chosen_chunks = [
+            size if isinstance(asked.get(dim), Bytes) else asked.get(dim, size)
+            for dim, size in zip(dims, own, strict=True)
+        ]
+        for axis, dim in enumerate(dims):
+            nbytes = asked.get(dim)
+            if isinstance(nbytes, Bytes):
+                whole = [full if size == -1 else size for size, full in zip(chosen_chunks, variable.shape, strict=True)]
+                others = math.prod(size for at, size in enumerate(whole) if at != axis)
+                chosen_chunks[axis] = max(nbytes // max(variable.dtype.itemsize * others, 1), 1)
     elif found is not None:
         chosen_chunks = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
     else:

@@ -17,6 +17,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
+from ..._compat.tensordict import IS_0_14
 from ..._compat.xarray import past_cache
 from ...core.inference import BatchDims
 from ...core.messages import check_choice
@@ -68,7 +69,7 @@ def to_memmap(
     _check_plan(plan)
     target = _local(path)
     _check_target(target, mode)
-    job = _job(ds, plan, unbatched)
+    job = _job(ds, plan, unbatched, target)
     target.parent.mkdir(parents=True, exist_ok=True)
     # beside the target, and laid out now: a scheduler that loses a worker runs tasks again, and would lose the blocks
     # that are in a folder that is made anew
@@ -163,7 +164,7 @@ class _Job:
     kept: tuple[str, ...]
 
 
-def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
+def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched, target: Path) -> _Job:
     """The tensordict with all that is not a tensor, and for each tensor one element that stands for all."""
     kept = [entry for entry in plan.entries if unbatched == "keep" and _is_kept_apart(entry)]
     entries = [entry for entry in plan.entries if entry not in kept]
@@ -187,7 +188,7 @@ def _job(ds: xr.Dataset, plan: Plan, unbatched: Unbatched) -> _Job:
         text, dtype = _without_bytes(values[entry.key])
         if dtype is not None:
             notes.setdefault(entry.key[:-1], {}).setdefault(BYTES, []).append([entry.key[-1], dtype])
-        leaves[entry.key] = _non_tensor(entry, make_leaf(entry, text, unbatched="expand"))
+        leaves[entry.key] = _non_tensor(entry, make_leaf(entry, text, unbatched="expand"), target)
     if kept:
         leaves[UNBATCHED_NAME,] = NonTensorData(_kept_apart(ds, kept), batch_size=plan.batches[()].sizes)
     tensors = [replace(e, variable=streamed(e.variable)) for e in entries if e.form == "tensor" and 0 not in _shape(e)]
@@ -246,7 +247,18 @@ def _without_bytes(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], 
     return text, values.dtype.str
 
 
-def _non_tensor(entry: Entry, leaf: Any) -> Any:
+def _check_utf8(entry: Entry, value: Any, target: Path) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"variable {entry.name!r} cannot be written to {target}: it holds bytes or text that are no UTF-8, which "
+            f"tensordict before 0.15 does not write to a memory-mapped tensordict; install tensordict 0.15, write with "
+            f"ds.td.to_zarr(path), or leave it out with exclude=[{entry.name!r}]"
+        ) from None
+
+
+def _non_tensor(entry: Entry, leaf: Any, target: Path) -> Any:
     """The leaf of Python objects, if it comes back: opening what tensordict pickles runs code.
 
     Raises
@@ -254,6 +266,8 @@ def _non_tensor(entry: Entry, leaf: Any) -> Any:
     TypeError
         For objects that are no JSON; for rows that tensordict takes for a deeper stack, which it cannot load where the
         batch has names.
+    ValueError
+        For bytes and text that are no UTF-8, with tensordict 0.14.
     """
     sizes = entry.batch.sizes
     value = leaf.data if entry.form == "value" else leaf.tolist()
@@ -266,6 +280,8 @@ def _non_tensor(entry: Entry, leaf: Any) -> Any:
             f"variable {entry.name!r} holds {value!r:.80}, and objects are written as JSON, never as pickles, which cannot "
             f"hold it exactly; convert it to numbers, strings, lists or dicts, or leave it out with exclude=[{entry.name!r}]"
         )
+    if IS_0_14:
+        _check_utf8(entry, value, target)
     if entry.form == "value":
         return leaf
     if 0 in sizes:  # tensordict cannot memory-map a stack without rows ("items cannot be empty")

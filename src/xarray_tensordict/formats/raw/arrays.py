@@ -11,9 +11,10 @@ import numpy as np
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
+from ...core.model import cached_property
 from ..array_wrappers import WidenedArray
 from ..fingerprint import ReplacedError
-from .files import Bytes, Kept, NotRawError
+from .files import LONG_ROW, Bytes, Kept, NotRawError, PlainFiles
 
 
 @dataclass(eq=False)
@@ -58,10 +59,20 @@ class RawArray(BackendArray):
         chunk = getattr(self.data, "chunk", None)
         return self.shape if chunk is None or not self.shape else (max(chunk // self.row_size, 1), *self.shape[1:])
 
-    @property
+    @cached_property
     def row_size(self) -> int:
         """The number of bytes of a row."""
         return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
+
+    def row(self, number: int, kept: Kept) -> np.ndarray[Any, Any] | None:
+        """A short row, whose number is in bounds, from a map that is kept; None where :meth:`take` has to read it."""
+        if not self.shape or not 0 < self.row_size < LONG_ROW or not isinstance(self.data, PlainFiles):
+            return None
+        try:
+            found = self.data.mapped_range(number * self.row_size, self.row_size, kept)
+        except NotRawError:
+            return None
+        return None if found is None else found.view(self.dtype).reshape(self.shape[1:]).copy()
 
     def take(
         self, rows: Any, out: np.ndarray[Any, Any] | None = None, kept: Kept | None = None
@@ -183,6 +194,10 @@ class RawRows:
     ) -> np.ndarray[Any, Any]:
         """Read rows: a number, a slice, or an array of numbers that are in bounds; see :meth:`RawArray.take`."""
         return self.array.take(self._places(rows), out, kept)
+
+    def row(self, number: int, kept: Kept) -> np.ndarray[Any, Any] | None:
+        """Read one row, as :meth:`RawArray.row` does."""
+        return None if self.numbers is None else self.array.row(self.numbers[number], kept)
 
     def count(self, rows: Any) -> int:
         """How many rows are read."""

@@ -31,7 +31,7 @@ THREADS = 4
 """How many reads wait at once; two keep a fast disk busy, and they only copy."""
 _PIECE = 2**23
 """Rows and ranges that are larger are read in pieces, at once (measured on 2 cores: 200 MB in 35 ms, not in 48)."""
-_LONG_ROW = 2**18
+LONG_ROW = 2**18
 """Rows that are larger are read in pieces, too, and those that follow each other as one."""
 _PAGE = 4096
 """From this size on to read a row takes less than to fault in its pages (measured, 64 rows of 12 kB: 0.1 ms, 0.2 to 0.3 ms
@@ -65,14 +65,15 @@ class Kept:
 
     def found(self, path: str, offset: int, size: int) -> Buffer | None:
         """The map of a part of a file that has that path; None where there is none, or the file is another or changed its size."""
-        held = self._maps.get((path, offset, size))
-        if held is None:
-            return None
         try:
-            status = os.stat(path)
+            return self.of_file(path, offset, size, os.stat(path))
         except OSError:
             return None
-        return held[1] if held[0] == _identity(status) else None
+
+    def of_file(self, name: str, offset: int, size: int, status: os.stat_result) -> Buffer | None:
+        """The map of a part of a file that has this status now; None where there is none, or it is of another file."""
+        held = self._maps.get((name, offset, size))
+        return held[1] if held is not None and held[0] == _identity(status) else None
 
     def map_of(self, name: str, fileno: int, offset: int, size: int) -> Buffer | None:
         """The map of a part of an open file, whose size was just looked at; None where there are enough.
@@ -175,6 +176,12 @@ class PlainFiles(ABC):
         with self.opened(number) as (fileno, offset):
             return kept.map_of(self.where(number), fileno, offset, self.part)
 
+    def mapped_range(self, start: int, length: int, kept: Kept) -> Buffer | None:
+        """Some of the bytes, in a map that is kept; None where they lie in several files, or no more maps are kept."""
+        number, inside = divmod(start, self.part)
+        held = None if inside + length > self.part else self.mapped(number, kept)
+        return None if held is None else held[inside : inside + length]
+
     def view(self, start: int, stop: int) -> Buffer | None:
         if start >= stop:
             return np.empty(0, np.uint8)
@@ -193,7 +200,7 @@ class PlainFiles(ABC):
         if len(starts) == 1 and kept is not None and length <= _PIECE:
             self._range(int(starts[0]), out[0], kept)
             return True
-        if length >= _LONG_ROW or len(starts) == 1:
+        if length >= LONG_ROW or len(starts) == 1:
             self._large_rows(starts, out)
             return True
         if self.part % length:
@@ -248,12 +255,11 @@ class PlainFiles(ABC):
 
     def _range(self, start: int, out: Buffer, kept: Kept) -> None:
         """Copy what lies together, from the map of its file."""
-        number, inside = divmod(start, self.part)
-        held = None if inside + len(out) > self.part else self.mapped(number, kept)
+        held = self.mapped_range(start, len(out), kept)
         if held is None:
             self._copy([(start, out)])
         else:
-            out[:] = held[inside : inside + len(out)]
+            out[:] = held
 
     def _pick(self, number: int, starts: Places, out: Buffer, kept: Kept | None) -> None:
         """Copy rows that are all in one file: one by one, or where a map takes less from that."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numcodecs
 import numpy as np
@@ -27,6 +27,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, ZstdCodec
 from zarr.storage import StorePath
 
+from ..._compat.xarray import shown_dtype, shown_values
 from ..._compat.zarr import (
     PIPELINE,
     Document,
@@ -46,12 +47,9 @@ from ..array_wrappers import named_errors
 from ..counting import COUNTED
 from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
-from ..raw.files import Buffer, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from ..raw.files import Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 from .remote import many_at_once
-
-if TYPE_CHECKING:
-    from ..raw.files import Kept
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER = 18
@@ -244,7 +242,7 @@ class ZarrArray(BackendArray):
     def __init__(self, array: Any, where: str, guard: Guard | None, *, far: bool = False) -> None:
         self.otherwise, self.is_far = array, far
         self._where, self._guard = where, guard
-        self.dtype, self.shape = array.dtype, array.shape
+        self.dtype, self.shape = shown_dtype(array.dtype), array.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         with self._reading(key):
@@ -260,7 +258,7 @@ class ZarrArray(BackendArray):
             codes = np.ascontiguousarray(values).reshape(-1).view(np.dtype("u4").newbyteorder(self.dtype.byteorder))
             if codes.size and codes.max() > sys.maxunicode:
                 raise ValueError(f"{int(codes.max())} is no code point of a character")
-        return values
+        return shown_values(values, self.dtype)
 
     @contextmanager
     def _reading(self, key: indexing.ExplicitIndexer) -> Iterator[None]:
@@ -373,8 +371,12 @@ class EncodedChunks:
         cuts = np.flatnonzero(np.diff(starts[order] // self.chunk)) + 1
 
         def copy(places: Places) -> None:
-            number, inside = np.divmod(starts[places], self.chunk)
-            out[places] = self._decoded(int(number[0])).reshape(-1, length)[inside // length]
+            number, inside = divmod(int(starts[places[0]]), self.chunk)
+            if np.all(np.diff(places) == 1) and np.all(np.diff(starts[places]) == length):
+                self._decode(number, inside, out[places[0] : places[-1] + 1].reshape(-1))
+            else:
+                rows = (starts[places] - number * self.chunk) // length
+                out[places] = self._decoded(number).reshape(-1, length)[rows]
 
         at_once(copy, np.split(order, cuts))
         return True
@@ -385,12 +387,15 @@ class EncodedChunks:
         def copy(number: int) -> None:
             begin = number * self.chunk
             first, last = max(start, begin), min(stop, begin + self.chunk)
-            there = out[first - start : last - start]
-            found = self._decoded(number, there if there.nbytes == self.chunk else None)
-            if found is not there:
-                there[:] = found[first - begin : last - begin]
+            self._decode(number, first - begin, out[first - start : last - start])
 
         at_once(copy, range(start // self.chunk, -(-stop // self.chunk)))
+
+    def _decode(self, number: int, first: int, out: Buffer) -> None:
+        """Decode what follows the byte `first` of a chunk; straight into `out` where that is the whole chunk."""
+        found = self._decoded(number, out if out.nbytes == self.chunk else None)
+        if found is not out:
+            out[:] = found[first : first + out.nbytes]
 
     def _decoded(self, number: int, out: Buffer | None = None) -> Buffer:
         """The bytes of a chunk; in `out`, which has its size, where the codec can be trusted to fill it."""

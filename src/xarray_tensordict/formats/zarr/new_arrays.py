@@ -29,7 +29,7 @@ from zarr.storage import MemoryStore
 
 from ..._compat.xarray import data_of, dataset_of, past_cache
 from ..._compat.zarr import documents_of, is_transactional, join, on_store
-from ...core.blocks import merged_chunks, row_blocks
+from ...core.blocks import Bytes, merged_chunks, row_blocks
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME, parse, parse_array_record
 from ...core.model import Key
 from ...core.values import jsonable, to_json
@@ -221,7 +221,8 @@ def _dividing(chunks: tuple[int, ...], dims: list[str], options: ZarrOptions) ->
     found = list(chunks)
     for axis, dim in enumerate(dims):
         shard = options.shards.get(dim, -1)
-        if shard != -1 and dim not in options.chunks:
+        asked = options.chunks.get(dim)
+        if shard != -1 and not isinstance(shard, Bytes) and (asked is None or isinstance(asked, Bytes)):
             found[axis] = next(part for part in range(min(chunks[axis], shard), 0, -1) if shard % part == 0)
     return tuple(found)
 
@@ -238,14 +239,24 @@ def _shards(name: str, variable: xr.Variable, shards: Mapping[str, int], chunks:
     found = []
     for dim, chunk, full in zip(variable.dims, chunks, variable.shape, strict=True):
         whole = -(-max(full, 1) // chunk) * chunk
-        size = shards.get(str(dim), -1)
+        size = -1 if isinstance(shards.get(str(dim)), Bytes) else shards.get(str(dim), -1)
         if size != -1 and size % chunk:
             raise ValueError(
                 f"shards: {size} along {dim!r} is no multiple of the chunk size {chunk} of {name!r}; choose shards "
                 f"that hold whole chunks"
             )
         found.append(whole if size == -1 else size)
+    for axis, (dim, chunk, full) in enumerate(zip(variable.dims, chunks, variable.shape, strict=True)):
+        nbytes = shards.get(str(dim))
+        if isinstance(nbytes, Bytes):  # as many whole chunks as fit, and no more than there are
+            others = _itemsize(variable) * math.prod(found[:axis] + found[axis + 1 :])
+            most = max(nbytes // others // chunk, 1) * chunk
+            found[axis] = min(most, -(-full // chunk) * chunk) if full else most
     return tuple(found)
+
+
+def _itemsize(variable: xr.Variable) -> int:
+    return variable.dtype.itemsize if variable.dtype.kind not in "OT" else _TEXT_BYTES
 
 
 def default_chunks(
@@ -260,7 +271,8 @@ def default_chunks(
     batch_dims
         The dims of the batch; of a variable without any the first dim counts as such.
     fixed
-        Sizes that the caller asks for, which may be larger than the dim; -1 is the whole dim.
+        Sizes that the caller asks for, which may be larger than the dim; -1 is the whole dim. What is asked for in bytes takes
+        the place of `CHUNK_BYTES`, and the dim that of one of the batch.
 
     Examples
     --------
@@ -268,12 +280,15 @@ def default_chunks(
     >>> default_chunks(xr.Variable(("time", "y", "x"), np.zeros((1000, 64, 64), "f4")), ["time"])
     (64, 64, 64)
     """
-    fixed = fixed or {}
     dims = [str(dim) for dim in variable.dims]
+    asked = {dim: size for dim, size in (fixed or {}).items() if dim in dims}
+    fixed = {dim: size for dim, size in asked.items() if not isinstance(size, Bytes)}
+    budgets = {dim: size for dim, size in asked.items() if isinstance(size, Bytes)}
+    chunk_bytes = max(budgets.values(), default=CHUNK_BYTES)
     sizes = [max(1, size) for size in variable.shape]
     blocks = [max(1, *parts) for parts in variable.chunks] if variable.chunks is not None else list(sizes)
-    itemsize = variable.dtype.itemsize if variable.dtype.kind not in "OT" else _TEXT_BYTES
-    rows = [axis for axis, dim in enumerate(dims) if dim in batch_dims] or [0][: len(dims)]
+    itemsize = _itemsize(variable)
+    rows = [axis for axis, dim in enumerate(dims) if dim in batch_dims or dim in budgets] or [0][: len(dims)]
     features = [axis for axis in range(len(dims)) if axis not in rows]
     found = [
         size if fixed.get(dim) == -1 else fixed.get(dim, min(block, size))
@@ -291,7 +306,7 @@ def default_chunks(
             continue
         behind = inner * math.prod(found[later] for later in rows[position + 1 :])
         in_front = math.prod(found[earlier] for earlier in rows[:position])
-        most = max(1, CHUNK_BYTES // (behind * in_front))
+        most = max(1, chunk_bytes // (behind * in_front))
         if not variable.shape[axis]:  # rows come with an append
             found[axis] = most
         elif variable.chunks is None:
@@ -299,7 +314,8 @@ def default_chunks(
         else:  # the largest part that cuts a block evenly, unless that is far smaller
             block = min(blocks[axis], sizes[axis])
             even = (part for part in range(min(block, most), most // 2, -1) if block % part == 0)
-            found[axis] = block if block <= most else next(even, most)
+            whole = min(most // block * block, sizes[axis]) if dims[axis] in budgets else block
+            found[axis] = whole if block <= most else next(even, most)
     return tuple(found)
 
 

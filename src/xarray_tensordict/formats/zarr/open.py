@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import zarr
 from zarr.abc.store import Store as ZarrStoreBase
-from zarr.storage import LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
+from zarr.storage import LocalStore, MemoryStore, StorePath, ZipStore
 
 from ..._compat.zarr import (
     Document,
@@ -30,6 +30,7 @@ from ..._compat.zarr import (
     is_local,
     is_remote,
     join,
+    layers_of,
     list_members,
     read_documents,
     run,
@@ -42,7 +43,7 @@ from ..base import StoreOptions
 from ..other_files import archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
-from .remote import is_of_client, raise_translated
+from .remote import AtOnce, is_of_client, many_at_once, raise_translated
 from .transaction import as_committed
 
 _IMPLICIT_DEPTH = 2
@@ -268,8 +269,9 @@ def _why_no_name(name: str) -> str | None:
 
 def is_far(store: Any) -> bool:
     """Whether requests to a store take long, or may do so: an unknown wrapper of a store can do anything."""
-    own = type(store).__module__.startswith(("zarr.storage", "zarr.experimental", "xarray_tensordict."))
-    return is_remote(store) or (isinstance(store, WrapperStore) and not own)
+    own = ("zarr.storage", "zarr.experimental", "xarray_tensordict.")
+    wrappers = layers_of(store)[:-1]
+    return is_remote(store) or not all(type(wrapper).__module__.startswith(own) for wrapper in wrappers)
 
 
 def state_of(store: Any) -> Any:
@@ -351,10 +353,11 @@ class Tree:
         if not groups:
             return []
         known = self._known(groups[0].store)
-        names = list_members(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
-        check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
-        places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
-        each = iter(self._opened(places))
+        with many_at_once() if is_far(groups[0].store) else nullcontext():
+            names = list_members(groups) if known is None else [sorted(known.get(group.path, ())) for group in groups]
+            check_size(self._description, sum(map(len, names)), path_key(groups[0].path)[self._depth :])
+            places = [(group, name) for group, inside in zip(groups, names, strict=True) for name in inside]
+            each = iter(self._opened(places))
         return [[(name, found) for name in inside if (found := next(each)) is not None] for inside in names]
 
     def _known(self, store: ZarrStoreBase) -> dict[str, set[str]] | None:
@@ -371,7 +374,9 @@ class Tree:
         if self._listed is not None:
             documents: list[Read] = [self._listed.get(path.path) for path in paths]
         else:
-            documents = read_documents(paths, places[0][0].metadata.zarr_format) if paths else []
+            store: Any = places[0][0].store if places else None
+            asked = [StorePath(AtOnce(store), path.path) for path in paths] if is_far(store) else paths
+            documents = read_documents(asked, places[0][0].metadata.zarr_format) if paths else []
         each = zip(paths, documents, strict=True)
         return [
             self._node(group, *next(each)) if why is None else NotEnteredError(f"{why}, which no name has")
