@@ -102,7 +102,7 @@ def bench(store: str, *, seconds: float = 5.0, batch_size: int = 256, **engine_k
     Parameters
     ----------
     store
-        Whatever the engine opens.
+        Anything that the engine opens.
     seconds
         About how long it takes: one part of five decides how many rows an epoch has, then all kinds of epochs run in turn.
     batch_size
