@@ -1,1 +1,1 @@
-"""The lazy door: a ``PersistentTensorDict`` over a Dataset."""
+"""The lazy object: a ``PersistentTensorDict`` over a Dataset."""

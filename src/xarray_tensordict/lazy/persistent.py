@@ -1,4 +1,4 @@
-"""The lazy door: a ``PersistentTensorDict`` over any store that the engine opens, or any Dataset.
+"""The lazy object: a ``PersistentTensorDict`` over any store that the engine opens, or any Dataset.
 
 With ``mode="r+"`` it is tensordict's own object. A value written through it must mean the same in xarray, so anything that this
 package decodes, leaves out or shapes (packed data, times, text, unbatched entries) is refused, with the name of the first such entry.
@@ -217,12 +217,12 @@ def open_writable(
 
 def _why_not_the_plan(plan: Plan, ds: xr.Dataset) -> str | None:
     """What this package makes of the store beyond its plain arrays."""
-    told = [
+    not_shown = [
         *map(str, opening_notes(ds).get("left_out", ())),
         *(f"{name!r}: {why}" for name, why in plan.left_out.items()),
     ]
-    if told:
-        return f"not all of it can be shown: {told[0]}"
+    if not_shown:
+        return f"not all of it can be shown: {not_shown[0]}"
     for path in opening_notes(ds).get("hidden_groups", {}):
         return (
             f"the group {path!r} has a batch of its own and is not shown; ask for it with group={path!r}, or for all "
@@ -243,7 +243,7 @@ def why_other(entry: Entry, ds: xr.Dataset) -> str | None:
 
 
 def _why_decoded(entry: Entry) -> str | None:
-    """How the values of an entry differ from those that are stored, as far as its encoding tells."""
+    """How the values of an entry differ from those that are stored, as far as its encoding shows."""
     encoding, kind = entry.variable.encoding, entry.variable.dtype.kind
     for name in ("scale_factor", "add_offset", "char_dim_name"):
         if name in encoding:

@@ -47,7 +47,7 @@ from .stats import Meter, Stats, stats_of
 
 
 class _Read(NamedTuple):
-    """What was read at once: for the pieces of batches in it their first positions and their ends."""
+    """What was read at once: for the parts of batches in it their first positions and their ends."""
 
     parts: Sequence[Part | PatchPart]
     firsts: list[int]
@@ -320,7 +320,7 @@ class Batches:
         return self.options.batch_size * max(1, together // max(1, self._batch_bytes))
 
     def _reads(self, order: Order, numbers: range, meter: Meter) -> Iterator[Callable[[], _Read]]:
-        """The reads of what the batches of these numbers need, each row once for all pieces that are read together."""
+        """The reads of what the batches of these numbers need, each row once for all parts that are read together."""
         size, cuts = self.options.batch_size, order.cuts
         if numbers and self.options.shuffle and not self._samples.sides and self._reader.keeps_far:
             # the first batch waits for its own chunks, not for those of its buffer; they are kept for the next read

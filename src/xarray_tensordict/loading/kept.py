@@ -263,7 +263,7 @@ class KeptBlocks:
                 self._forget(oldest)
 
     def fail(self, own: Sequence[Held], error: BaseException) -> None:
-        """Tell those who wait that it could not be read; whoever comes next tries again."""
+        """Pass on to those who wait that it could not be read; the next to ask tries again."""
         for held in own:
             with self._lock:
                 self._forget(held)

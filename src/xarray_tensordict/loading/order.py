@@ -314,7 +314,7 @@ def ranges(starts: Ints, stops: Ints) -> Ints:
 
 
 def reads(cuts: Ints, size: int, numbers: range) -> Iterator[tuple[Ints, Ints]]:
-    """For each read that some batches need, the first positions of the pieces of batches in it, and their ends.
+    """For each read that some batches need, the first positions of the parts of batches in it, and their ends.
 
     Parameters
     ----------

@@ -398,7 +398,7 @@ class RowReader:
     # --- TensorDicts ---
 
     def join(self, pieces: Sequence[Sequence[Values]]) -> list[Values]:
-        """The values of several pieces as those of one."""
+        """The values of several reads as those of one."""
         return [
             values[0] if not column.held else _concatenated(values)
             for column, values in zip(self.columns, zip(*pieces, strict=True), strict=True)

@@ -96,7 +96,7 @@ class Stats:
     reading
         With a read under way: requests, files and decoding.
     requesting
-        The part of `reading` with a request under way, for stores that are far away; else None: it is not told apart.
+        The part of `reading` with a request under way, for stores that are far away; else None: they are not measured apart.
     requests, received
         How many requests were made, or files of compressed chunks read, and the bytes of the answers. None for what reads by
         itself: HDF5, dask, local chunks that only zarr decodes, and maps of raw files.
@@ -106,7 +106,7 @@ class Stats:
         How many chunks were found among the kept ones, and how many had to be read.
     bottleneck
         "your loop" where it hardly waits; else what takes longest: "requests" or "decoding", or "reading" where these are
-        not told apart; "assembling"; "sending". Empty before the first batch.
+        not measured apart; "assembling"; "sending". Empty before the first batch.
     advice
         What to change.
     """
