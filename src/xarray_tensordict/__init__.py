@@ -1,12 +1,12 @@
-"""One store, two doors: the same zarr store or HDF5 file as an xarray Dataset and as a PersistentTensorDict.
+"""The same zarr store or HDF5 file as an xarray Dataset and as a PersistentTensorDict.
 
-``xr.open_dataset(store, engine="tensordict")`` opens a store, ``ds.td`` says what its batch is and converts it.
+``xr.open_dataset(store, engine="tensordict")`` opens a store, ``ds.td`` shows its batch and converts it.
 Importing the package registers ``ds.td``; torch and tensordict are imported when they are first needed.
 
 - ``ds.td``, ``dt.td``: the batch of a Dataset or DataTree and why, ``to_tensordict``, ``to_zarr``, ``to_h5``, ``to_memmap``
 - :func:`open_persistent`: a lazy ``PersistentTensorDict`` over any store the engine opens
 - :func:`to_dataset`, :func:`to_datatree`: from a tensordict to labelled arrays
-- :func:`inspect`: look at a store through both doors
+- :func:`inspect`: show what a store is, its batch and why
 - :func:`annotate`: add dimension names and the batch to a store that exists
 - :func:`infer_batch`, :class:`ArrayInfo`: the inference by itself
 - :class:`LeftOutWarning` and others: the kinds of warnings, for filters

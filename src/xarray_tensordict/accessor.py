@@ -111,7 +111,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
     def concat(
         self, dim: str, *, index: str = "episode", step: str = "step", by: str | Key | None = None
     ) -> xr.Dataset:
-        """Label the rows of one table that holds episodes one behind the other.
+        """Label the rows of a table of consecutive episodes with the number of their episode and step.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         index, step
             The names of two coordinates over `dim`: the number of the episode, and that of the row in its episode.
         by
-            The variable that says where episodes end: the row behind each (``episode_ends``), one number for each row
+            The variable that marks where episodes end: the row after each (``episode_ends``), one number for each row
             (``episode_index``), or flags of their last rows (booleans), or of their first rows (``is_first``, ``is_init``). Of
             ``terminated`` and ``truncated``, and of other such pairs, both are read. By default the first that is found of
             ``episode_ends``, ``index`` itself, ``episode_index``, ``collector/traj_ids``, ``terminals`` with ``timeouts``,
@@ -137,7 +137,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         Raises
         ------
         ValueError
-            Where nothing says where episodes end, or what does so does not fit the table.
+            Where no variable marks the ends of episodes, or it does not fit the table.
 
         Examples
         --------
@@ -253,19 +253,19 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
     ) -> Any:
         """Write a memory-mapped tensordict, which ``tensordict.load(path)`` loads: what ``to_tensordict()`` gives.
 
-        Variables backed by dask are streamed, block by block and in parallel, by whatever scheduler runs (workers on
+        Variables backed by dask are streamed, block by block and in parallel, by the current scheduler (workers on
         other machines need to see the folder); others that are not in memory are read some rows at a time.
 
         Parameters
         ----------
         path
-            A folder. It is written beside and renamed: a memory-mapped tensordict that is there is replaced when all is
+            A folder. It is written beside and renamed: an existing memory-mapped tensordict is replaced when all is
             written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
             ``.tdz`` gives an archive.
         batch_dims, include, exclude, coords
             As in :meth:`to_tensordict`.
         mode
-            "w" replaces what is there, "w-" refuses it.
+            "w" replaces an existing target, "w-" refuses it.
         unbatched
             What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
             entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
@@ -285,7 +285,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         Raises
         ------
         FileExistsError
-            Where there is something at the path that is not replaced.
+            Where the path exists and is not replaced.
         TypeError, ValueError, OverflowError
             For what a memory-mapped tensordict cannot hold: dates of other calendars or outside 1678 to 2262, objects
             that are no JSON, entries called ``shape``, ``device`` or ``_type``. The target has not been touched.

@@ -59,7 +59,7 @@ def annotate(
     Raises
     ------
     ValueError
-        Where plain tensordict could not honestly open the store: the message names the arrays in the way, those that
+        Where plain tensordict would not read the values that the store means: the message names the arrays in the way, those that
         do not start with the batch and those whose stored values are not what they mean (packed data, encoded times).
     PermissionError
         For a store that cannot be written to.
@@ -82,7 +82,7 @@ def annotate(
     opened = source.open(group=group, consolidated=False, storage_options=storage_options)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # annotating tells of what is in the way by raising
+            warnings.simplefilter("ignore", UserWarning)  # what is in the way is raised below
             options = OpenOptions(nested=True, batch_dims=batch_dims, dims=dims)
             in_store = {"/".join((*node.key, name)) for node in walk(opened) for name in node.arrays}
             layout = lay_out(opened, list(walk(opened)), options)
@@ -90,9 +90,9 @@ def annotate(
         inference = layout.inference or infer_batch(
             layout.infos.values(), group_attrs={key: group.attrs for key, group in layout.groups.items()}
         )
-        # what the entry _unbatched holds is in nobody's way
+        # variables in the entry _unbatched are not read by plain tensordict
         restored = {str(name) for name in ds.variables} - in_store
-        _check_honest(ds, restored, batch_dims, source.description)
+        _check_readable(ds, restored, batch_dims, source.description)
         named = _changed_names(opened, layout, dims)
     finally:
         opened.close()
@@ -122,7 +122,7 @@ def _check_writable(source: Source) -> None:
         raise PermissionError(f"{description} was opened for reading only; open it with mode 'r+' to annotate it")
 
 
-def _check_honest(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
+def _check_readable(ds: xr.Dataset, restored: set[str], batch_dims: BatchDims | None, description: str) -> None:
     """Plain tensordict opens the store to the values it means, or an error names what is in the way."""
     from .lazy.persistent import why_other
 

@@ -1,4 +1,4 @@
-"""What is paused while something is done: warnings of other libraries that are nobody's business, garbage collection.
+"""What is paused while something is done: warnings of other libraries that do not concern the user, garbage collection.
 
 ``warnings.catch_warnings`` keeps the filters of the process and puts them back. Of two threads that do so at once, the
 one that leaves last puts back the filters of the other, for good (measured: eight threads that open stores; after that no
@@ -34,7 +34,7 @@ ZARR_SAYS: tuple[Filter, ...] = tuple(
         "fs .* was not created with `asynchronous=True`",
     )
 )
-"""What zarr says of metadata that is not all in its specification, or not all of its own, and of ways to read it."""
+"""Warnings of zarr on metadata outside its specification, and on ways to read it."""
 
 XARRAY_SAYS: tuple[Filter, ...] = (
     ("Times can't be serialized", UserWarning),
@@ -42,7 +42,7 @@ XARRAY_SAYS: tuple[Filter, ...] = (
     ("Unable to decode time axis", SerializationWarning),
     ("saving variable .* with floating point data as an integer", SerializationWarning),
 )
-"""What xarray says where it encodes in another way than it was asked to."""
+"""Warnings of xarray where it encodes in another way than it was asked to."""
 
 _LOCK = threading.Lock()
 _USES: Counter[Any] = Counter()
@@ -56,8 +56,8 @@ def quiet(*left_out: Filter) -> Iterator[None]:
 
     Examples
     --------
-    >>> with quiet(("nobody asked", UserWarning)):
-    ...     warnings.warn("nobody asked for this", UserWarning)
+    >>> with quiet(("not for users", UserWarning)):
+    ...     warnings.warn("not for users", UserWarning)
     """
     filters: Any = warnings.filters
     entries = [("ignore", re.compile(message, re.IGNORECASE), category, None, 0) for message, category in left_out]
@@ -74,7 +74,7 @@ def quiet(*left_out: Filter) -> Iterator[None]:
             _USES.subtract(entries)
             for entry in entries:
                 if _USES[entry] or entry not in _LISTS:
-                    continue  # others are inside, or somebody else has put it there
+                    continue  # others are inside, or other code has put it there
                 current: Any = warnings.filters
                 for there in (_LISTS.pop(entry), current):
                     if entry in there:

@@ -27,7 +27,7 @@ def assert_same_tensordict(a: TensorCollection, b: TensorCollection) -> None:
     The same are: the keys of the leaves (in any order; groups without leaves do not count); the batch size and the
     dimension names of every level; the dtype and the bits of every tensor, except that every NaN equals every NaN;
     unbatched tensors only among themselves; non-tensor entries through ``tolist()``, with ``str``, ``bytes``,
-    ``bool``, ``int`` and ``float`` told apart, arrays by dtype and element by element, and one value for a whole batch
+    ``bool``, ``int`` and ``float`` distinguished, arrays by dtype and element by element, and one value for a whole batch
     equal to a stack of rows that all hold it.
 
     Neither the class of the tensordict (in memory, persistent, a lazy stack, a tensorclass) counts nor the device.

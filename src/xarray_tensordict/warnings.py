@@ -32,7 +32,7 @@ class InferredBatchWarning(UserWarning):
 
 
 class LeftOutWarning(UserWarning):
-    """A variable, an entry or a group is left out of the result; the message names it and says why."""
+    """A variable, an entry or a group is left out of the result; the message names it and the reason."""
 
 
 class IncompleteStoreWarning(UserWarning):
@@ -44,7 +44,7 @@ class MissingValuesWarning(UserWarning):
 
 
 class SlowReadWarning(UserWarning):
-    """The result is right, but reading it costs more than it has to; the message says what to change."""
+    """The result is right, but reading it costs more than it has to; the message shows what to change."""
 
 
 class StoredFormWarning(UserWarning):

@@ -108,7 +108,9 @@ def test_the_class_is_written_and_read_again(tmp_path, name, origin):
         assert classes_of(again) == BOTH
         assert not again.attrs
         assert_is_step(again.td.to_tensordict(cls=Step))
-        assert f"saved from the tensorclass {STEP}; to_tensordict(cls=...) gives it back" in repr(again.td)
+        assert f"saved from the tensorclass {STEP}; to_tensordict(cls=...) gives it back" in " ".join(
+            repr(again.td).split()
+        )
         again.td.to_memmap(tmp_path / "once more")
     with xr.open_dataset(tmp_path / "once more", engine="tensordict") as third:
         assert classes_of(third) == BOTH

@@ -152,7 +152,7 @@ def test_chunks_of_dask_are_joined_under_every_scheduler(scheduler):
         td = ds.chunk(time=2, f=3).td.to_tensordict()
     np.testing.assert_array_equal(td["x"], values)
     np.testing.assert_array_equal(td["n"], np.arange(6))
-    assert td["s"].tolist() == list("abcdef")
+    assert td.get("s").tolist() == list("abcdef")
 
 
 def test_chunks_of_another_dtype_than_the_array_says_keep_their_values():

@@ -25,6 +25,8 @@ from tensordict import (
     lazy_stack,
 )
 
+from persistent_samples import needs_0_15
+from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.dataset.records import read_record, with_record
 from xarray_tensordict.tensors.reading import to_tensordict, tree_to_tensordict
 from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
@@ -337,8 +339,9 @@ def test_rows_of_strings_are_python_strings() -> None:
 def test_rows_of_two_batch_dims_and_of_none() -> None:
     td = td_of({"s": NonTensorStack.from_list([["a", "b", "c"], ["d", "e", "f"]])}, 2, 3)
     assert to_dataset(td)["s"].values.tolist() == [["a", "b", "c"], ["d", "e", "f"]]
-    empty = td_of({"s": NonTensorStack(), "x": torch.zeros(0, 2)}, 0)
-    assert to_dataset(empty)["s"].shape == (0,)
+    if not IS_0_14:  # which holds no stack without rows
+        empty = td_of({"s": NonTensorStack(), "x": torch.zeros(0, 2)}, 0)
+        assert to_dataset(empty)["s"].shape == (0,)
     assert to_dataset(td_of({"x": torch.zeros(0, 3)}, 0, 3))["x"].shape == (0, 3)
 
 
@@ -356,6 +359,7 @@ def plain() -> TensorDict:
     )
 
 
+@needs_0_15("writes no rows of text")
 def test_persistent_tensordicts_of_both_formats(tmp_path: Path) -> None:
     td = plain()
     expected = to_dataset(td)

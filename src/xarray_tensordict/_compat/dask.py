@@ -42,7 +42,7 @@ def compute_arrays(arrays: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 class _Places:
-    """Where the chunks of an array go; they do not fit where the array says another dtype than its chunks have."""
+    """Where the chunks of an array go; they do not fit where the array declares another dtype than its chunks have."""
 
     def __init__(self, array: Any) -> None:
         self.values: np.ndarray[Any, Any] = np.empty(array.shape, array.dtype)

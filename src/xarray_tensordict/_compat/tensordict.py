@@ -152,7 +152,7 @@ class LazyTensorDict(PersistentTensorDict):
     ----------
     group
         It is the attribute ``file``: it has the names of its ``entries`` and the tensordicts of its groups (``levels``), can
-        ``walk()`` through all paths below it, tells whether a path is in it, can be closed, and raises the refusals
+        ``walk()`` through all paths below it, checks whether a path is in it, can be closed, and raises the refusals
         (``refuse(action, key)``).
     batch_size
         The batch size.

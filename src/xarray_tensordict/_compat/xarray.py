@@ -148,7 +148,7 @@ def in_memory(variable: xr.Variable) -> bool:
 
 
 def is_loaded(variable: xr.Variable) -> bool:
-    """Whether nothing is left to read, as xarray itself says."""
+    """Whether nothing is left to read, by xarray's own account."""
     loaded: bool = variable._in_memory
     return loaded
 
@@ -162,7 +162,7 @@ def reads_fresh_arrays(variable: xr.Variable) -> bool:
     """Whether every read of a variable gives a new array that nothing else refers to.
 
     So it is with the arrays of the readers here; of any other array (numpy, dask, a pandas index, a reader of
-    somebody else) it is not known.
+    another library) it is not known.
     """
     backend = backend_array(variable)
     return backend is not None and type(backend).__module__ in _FRESH
@@ -200,8 +200,8 @@ def reads_far(variable: xr.Variable) -> bool:
 
 def read(variable: xr.Variable) -> np.ndarray[Any, Any]:
     """The values as a numpy array, past the cache; in memory they are the variable's own array."""
-    bare = past_cache(variable)
-    values = bare.values if not is_index_data(bare) else np.array(bare.values)
+    uncached = past_cache(variable)
+    values = uncached.values if not is_index_data(uncached) else np.array(uncached.values)
     return np.asarray(values)
 
 

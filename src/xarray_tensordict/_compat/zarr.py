@@ -17,6 +17,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -38,19 +39,15 @@ PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine in the event loop of zarr."""
-    return sync(coroutine)
+run = sync
+"""Wait for a coroutine in the event loop of zarr."""
 
 
 def await_requests(seconds: float = 60) -> None:
     """Wait until the event loop of zarr has nothing to do: where one request of several fails, zarr raises at once."""
 
     async def others() -> None:
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        if running:
+        if running := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(running, timeout=seconds)
 
     sync(others())
@@ -102,7 +99,7 @@ async def create_only(store: Store, key: str, content: bytes) -> None:
         await base.set_if_not_exists(key, default_buffer_prototype().buffer.from_bytes(content))
     except FileExistsError:
         return  # whether it is still there or was deleted meanwhile, this one was not set
-    except OSError:  # servers that do not say which condition failed
+    except OSError:  # some servers do not name the condition that failed
         if await get_bytes(base, key) is None:
             raise
 
@@ -133,17 +130,17 @@ def tried_at_once(function: Callable[[T], Coroutine[Any, Any, Any]], items: Sequ
 
 def on_store(array: zarr.Array[Any], store: Store, shape: tuple[int, ...] | None = None) -> zarr.Array[Any]:
     """The same array with its chunks in a store, and perhaps of another shape; no document is written."""
-    inner, metadata = array._async_array, array.metadata
+    inner = array._async_array
     if shape is None:
         return array_like(inner, StorePath(store, array.path))
-    metadata = metadata.update_shape(shape)
+    metadata = array.metadata.update_shape(shape)
     return zarr.Array(zarr.AsyncArray(metadata=metadata, store_path=StorePath(store, array.path), config=inner.config))
 
 
 def documents_of(array: zarr.Array[Any]) -> dict[str, bytes]:
     """The documents of an array as they are stored, by name."""
-    found = array.metadata.to_buffer_dict(default_buffer_prototype())
-    return {name: content.to_bytes() for name, content in found.items()}
+    documents = array.metadata.to_buffer_dict(default_buffer_prototype()).items()
+    return {name: content.to_bytes() for name, content in documents}
 
 
 def join(*parts: str) -> str:
@@ -168,10 +165,9 @@ def list_members(nodes: Sequence[zarr.Group]) -> list[list[str]]:
 
 
 def _entries(folder: str) -> set[str]:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         return set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
+    return set()
 
 
 async def _listed(node: zarr.Group) -> set[str]:
@@ -188,7 +184,7 @@ async def _listed(node: zarr.Group) -> set[str]:
 def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
     """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any.
 
-    No chunk is decoded to more than the array says that it has.
+    No chunk is decoded to more than the size that the array declares.
     """
 
     async def read(array: zarr.Array[Any]) -> bytes:
@@ -203,7 +199,7 @@ class _Bounded(WrapperStore[Store]):
     Raises
     ------
     ValueError
-        Where it cannot be told in advance how large they become: shards, several compressors, one that is not known here.
+        Where their size is not known in advance: shards, several compressors, one that is not known here.
     """
 
     def __init__(self, array: zarr.Array[Any]) -> None:
@@ -265,7 +261,7 @@ _BOUNDED: dict[str, Callable[[], Any]] = {
     "zlib": partial(zlib.decompressobj, wbits=47),
     "zstd": numcodecs.Zstd,
 }
-"""What decompresses no more than it is told to: numcodecs into an output of that size, Python's own up to that size."""
+"""Decompressors with a limit on their output: numcodecs into an output of that size, Python's own up to that size."""
 
 
 def store_path(source: Any, storage_options: dict[str, Any] | None) -> StorePath:

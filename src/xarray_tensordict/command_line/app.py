@@ -56,7 +56,7 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
 
 def _opens(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a store is opened: keywords of the engine."""
+    """Add the options for opening a store: keywords of the engine."""
     for option in (_PICKLE, _STORAGE, _BATCH_DIMS, _GROUP):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""``xarray-tensordict check``: open a store through every door, and say what is wrong."""
+"""``xarray-tensordict check``: open a store with each library, and list what is wrong."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Level = Literal["ok", "note", "warning", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and what came of it.
+    """One check and its result.
 
     Attributes
     ----------
     level
-        "ok"; "note": so it is, and nobody's fault; "warning": values are left out or metadata was corrected; "error": a
-        door does not open, or the doors disagree.
+        "ok"; "note": a fact that needs no change; "warning": values are left out or metadata was corrected; "error": a
+        library does not open the store, or the two read different values.
     about
-        What was looked at.
+        What was checked.
     message
         What was found.
     """
@@ -43,12 +43,12 @@ def check(store: Any, *, all_values: bool = False, **engine_keywords: Any) -> li
     """
     findings = check_group(store, all_values=all_values, **engine_keywords)
     if not engine_keywords and worst(findings) != "error":
-        findings += _bare_libraries(store)
+        findings += _plain_libraries(store)
     return findings
 
 
 def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list[Finding]:
-    """Open a group of a store, and those in it, through both doors."""
+    """Open a group of a store, and those in it, as a Dataset and as a tensordict."""
     findings: list[Finding] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -59,10 +59,10 @@ def check_group(store: Any, *, all_values: bool, **engine_keywords: Any) -> list
         with ds:
             batch = ", ".join(f"{dim}: {size}" for dim, size in zip(ds.td.batch_dims, ds.td.batch_size, strict=True))
             findings.append(Finding("ok", "open_dataset", f"batch ({batch or 'none'}): {ds.td.infer().reason}"))
-            findings.append(_both_doors(ds, all_values=all_values))
+            findings.append(_same_values(ds, all_values=all_values))
             hidden = list(opening_notes(ds).get("hidden_groups", ()))
-    told = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
-    findings += [Finding("warning", "open_dataset", text) for text in told]
+    messages = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, UserWarning))
+    findings += [Finding("warning", "open_dataset", text) for text in messages]
     findings += _hidden_groups(store, hidden, all_values=all_values, **engine_keywords)
     return findings
 
@@ -85,8 +85,8 @@ def worst(findings: list[Finding]) -> Level:
     return next((level for level in order if any(each.level == level for each in findings)), "ok")
 
 
-def _both_doors(ds: xr.Dataset, *, all_values: bool) -> Finding:
-    """Compare what both doors give: all of it, or the first and the last row."""
+def _same_values(ds: xr.Dataset, *, all_values: bool) -> Finding:
+    """Compare the values in xarray and in tensordict: all of them, or the first and the last row."""
     dims, sizes = ds.td.batch_dims, ds.td.batch_size
     whole = all_values or len(dims) != 1 or not sizes[0]
     try:
@@ -102,7 +102,7 @@ def _both_doors(ds: xr.Dataset, *, all_values: bool) -> Finding:
     return Finding("ok", "both libraries", f"{what} are the same in xarray and in tensordict")
 
 
-def _bare_libraries(store: Any) -> list[Finding]:
+def _plain_libraries(store: Any) -> list[Finding]:
     """What xarray and tensordict see without this package; it matters to those who share the store with them."""
     source = find_source(store)
     engine, backend = source.format.engine, source.format.backend

@@ -117,19 +117,19 @@ def borders(positions: range | np.ndarray[Any, Any], step: int) -> list[int]:
 def preferred_chunks(arrays: Sequence[tuple[tuple[str, ...], StoredArray]]) -> list[dict[str, int]]:
     """What dask is to read at once of each array, given with the names of its dims.
 
-    Arrays without chunks share their blocks along a dim that they lead with: the largest row among them decides, so
+    Arrays without chunks share their blocks along their first dim: the largest row among them decides, so
     that ``a + b`` works block by block.
     """
     rows: dict[tuple[str, int], int] = {}
-    leads = [(dims[0], array.shape[0]) if dims else ("", 0) for dims, array in arrays]
-    for lead, (dims, array) in zip(leads, arrays, strict=True):
+    first_axes = [(dims[0], array.shape[0]) if dims else ("", 0) for dims, array in arrays]
+    for first_axis, (dims, array) in zip(first_axes, arrays, strict=True):
         if array.pieces is None and dims:
             own = row_blocks(array.shape, array.dtype.itemsize, READ_BYTES)[0]
-            rows[lead] = min(rows.get(lead, own), own)
-    for lead, (_, array) in zip(leads, arrays, strict=True):
-        if array.pieces and array.pieces[0] and lead in rows and rows[lead] < lead[1]:
+            rows[first_axis] = min(rows.get(first_axis, own), own)
+    for first_axis, (_, array) in zip(first_axes, arrays, strict=True):
+        if array.pieces and array.pieces[0] and first_axis in rows and rows[first_axis] < first_axis[1]:
             # where blocks can be whole chunks of the arrays beside them, they are
-            rows[lead] = max(rows[lead] // array.pieces[0] * array.pieces[0], 1)
+            rows[first_axis] = max(rows[first_axis] // array.pieces[0] * array.pieces[0], 1)
     return [_preferred(dims, array, rows) for dims, array in arrays]
 
 

@@ -25,7 +25,7 @@ def given_names(given: Any) -> tuple[Any, ...]:
 
 
 def by_given(ballot: Ballot, given: Any, found: GroupBatch) -> GroupBatch:
-    """Rule 1: what the caller says (names or a count), checked against the arrays.
+    """Rule 1: the names or the count that the caller passes, checked against the arrays.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def _by_given_names(ballot: Ballot, names: tuple[Any, ...], found: GroupBatch) -
             f"{ballot.where} does not record it. Open the store without batch_dims, then choose by the names it shows: "
             f"ds.td.set_batch_dims({list(names)})"
         )
-    leading = [found.dims, *(info.dims for info in _led_by(ballot.voters, found))]
+    leading = [found.dims, *(info.dims for info in _starting_with(ballot.voters, found))]
     pairs = [(name, dim) for dims in leading for name, dim in zip(names, dims, strict=False)]
     new = {name for name, dim in pairs if dim is None}
     if new == set(unknown) and all(dim in (None, name) for name, dim in pairs):
@@ -78,7 +78,7 @@ def _by_count(ballot: Ballot, count: int, found: GroupBatch, asked: object = Non
     reason = f"batch_dims={count} was given"
     if count <= len(found.sizes):
         return GroupBatch(found.dims[:count], found.sizes[:count], "given", reason)
-    voters = _led_by(ballot.voters, found)
+    voters = _starting_with(ballot.voters, found)
     if not voters:
         raise ValueError(
             f"batch_dims={asked}: {ballot.where} has no numeric array that could start with {count} batch dims"
@@ -108,8 +108,8 @@ def _check_not_repeated(arrays: Iterable[ArrayInfo], names: Iterable[str], advic
                 )
 
 
-def _led_by(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
-    """The arrays that the first dim of a batch leads, by name where both have one, by size else; all without a batch."""
+def _starting_with(voters: Sequence[ArrayInfo], found: GroupBatch) -> list[ArrayInfo]:
+    """The arrays that start with the first dim of a batch, by name where both have one, else by size; all without a batch."""
     if not found.sizes:
         return list(voters)
     dim, size = found.dims[0], found.sizes[0]
@@ -132,7 +132,7 @@ def by_record(
     Returns
     -------
     batch
-        None where the record has nothing to say any more.
+        None where the record no longer applies.
     warnings
         One sentence for each correction.
     """
@@ -140,21 +140,23 @@ def by_record(
         return _by_recorded_names(ballot, record, infer)
     length = len(record.sizes)
     names: Dims = (tuple(record.names or ()) + (None,) * length)[:length]
-    dims = tuple(name or led for name, led in zip(names, _dims_of_leaders(ballot, record.sizes), strict=True))
+    dims = tuple(name or seen_dim for name, seen_dim in zip(names, _dims_of_size(ballot, record.sizes), strict=True))
     named: dict[str | None, int] = {dim: size for dim, size in zip(dims, record.sizes, strict=True) if dim is not None}
-    leads = any(info.shape[:length] == record.sizes for info in ballot.arrays)
+    some_fit = any(info.shape[:length] == record.sizes for info in ballot.arrays)
     wrong = [
         info
         for info in ballot.voters
         if info.shape[:length] != record.sizes
         and (
-            info.dims[0] is None or not (named or leads) or any(named.get(dim, size) != size for dim, size in info.axes)
+            info.dims[0] is None
+            or not (named or some_fit)
+            or any(named.get(dim, size) != size for dim, size in info.axes)
         )
     ]
-    if wrong and not leads:
+    if wrong and not some_fit:
         return _corrected(wrong[0], ballot, record, dims)
-    said = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
-    return GroupBatch(dims, record.sizes, "recorded", f"the store records {said}"), [
+    record_text = f"batch size {list(record.sizes)}" + (f" with names {list(names)}" if any(names) else "")
+    return GroupBatch(dims, record.sizes, "recorded", f"the store records {record_text}"), [
         f"{ballot.where}: {'/'.join(info.key)!r} of shape {list(info.shape)} does not start with the recorded batch size "
         f"{list(record.sizes)}, so it is unbatched; if it is being written, open it again when it is whole, else write it "
         f"again, or correct the record"
@@ -162,26 +164,26 @@ def by_record(
     ]
 
 
-def _dims_of_leaders(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
-    leaders = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
+def _dims_of_size(ballot: Ballot, sizes: tuple[int, ...]) -> Dims:
+    of_this_size = [info for info in ballot.arrays if info.shape[: len(sizes)] == sizes]
     # a batch dim without a recorded name is one that the engine has named: another dim may have the same size
-    marked = [info for info in leaders if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
-    return names_at(marked or leaders, len(sizes))
+    marked = [info for info in of_this_size if any(is_marked(dim) for dim in info.dims[: len(sizes)])]
+    return names_at(marked or of_this_size, len(sizes))
 
 
 def _corrected(
     wrong: ArrayInfo, ballot: Ballot, record: RecordedBatch, dims: Dims
 ) -> tuple[GroupBatch | None, list[str]]:
-    said = list(record.sizes or ())
-    found = by_shape(ballot, at_most=len(said)) or no_batch("")
+    recorded = list(record.sizes or ())
+    found = by_shape(ballot, at_most=len(recorded)) or no_batch("")
     sizes = list(found.sizes)
     warning = (
-        f"{ballot.where}: the recorded batch size {said} does not fit {'/'.join(wrong.key)!r} of shape "
+        f"{ballot.where}: the recorded batch size {recorded} does not fit {'/'.join(wrong.key)!r} of shape "
         f"{list(wrong.shape)}; the batch size is taken from the arrays, {sizes}. Write the store again or "
         f"annotate it to make the record true"
     )
     names = tuple(dim or name for dim, name in zip(found.dims, dims, strict=False))
-    reason = f"the store records batch size {said}, which the arrays contradict: they start with {sizes}"
+    reason = f"the store records batch size {recorded}, which the arrays contradict: they start with {sizes}"
     return GroupBatch(names, found.sizes, "recorded", reason), [warning]
 
 
@@ -238,7 +240,7 @@ def _holds_in_order(dims: Sequence[str | None], some: Sequence[str]) -> bool:
 def _followed(
     gone: frozenset[str], then: frozenset[str], record: RecordedBatch, ballot: Ballot
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """What the dims of the record that are gone are called now, and those of which nothing says whether they were renamed.
+    """What the missing dims of the record are called now, and those that may or may not have been renamed.
 
     ``swap_dims``, ``rename_dims`` and ``stack`` leave a coordinate of the old name over the new dim. After ``rename`` a variable
     has another dim of the same size in the place of the old one; after a reduction it has none there.
@@ -265,7 +267,7 @@ def _followed(
             dim for old, dim in found.items() if record.lengths.get(old, new.get(dim)) == new.get(dim)
         }
         for old in before:
-            # where a variable is there no more, nothing but the size of a new dim says that it may be the old one
+            # without the variable, only the size of a new dim shows that it may be the old one
             if any(
                 record.lengths.get(old, new[dim]) == new[dim] if info is None else dim in info.dims for dim in others
             ):

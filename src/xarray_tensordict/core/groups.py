@@ -1,4 +1,4 @@
-"""What the groups of a store say by themselves (rule 6), each from its arrays and the groups in it. Pure, like all of the inference."""
+"""The batch of each group by itself (rule 6), from its arrays and the groups in it. Pure, like all of the inference."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Group:
     # -- its batch -----------------------------------------------------------------------------------------------------
 
     def recorded(self, parent: GroupBatch | None) -> tuple[GroupBatch | None, list[str]]:
-        """Rule 2: the batch that it records, None where that has nothing to say; with warnings."""
+        """Rule 2: the batch that it records, None where the record does not apply; with warnings."""
         if self.record is None:
             return None, []
         record = named_by_parent(self.record, parent)
@@ -119,20 +119,20 @@ class Group:
 
     @cached_property
     def by_itself(self) -> GroupBatch:
-        """What it records, else what is inferred of it, whatever the group above it has."""
+        """The recorded batch, else the inferred one, regardless of the group above it."""
         return self.recorded(None)[0] or self.inferred
 
     @cached_property
     def inferred(self) -> GroupBatch:
         """What it has by itself; where a group beside it has more of the same dims, so much of them (rule 5)."""
         batch = self.alone
-        led = [info for info in self.ballot.voters if batch.sizes and info.dims[0] == batch.dims[0]]
-        if len(batch.dims) == 1 and None not in batch.dims and led:
+        starting = [info for info in self.ballot.voters if batch.sizes and info.dims[0] == batch.dims[0]]
+        if len(batch.dims) == 1 and None not in batch.dims and starting:
             siblings = self.parent.longer_batches if self.parent else _longer_batches(self.beside)
             for more, sibling in siblings.get(batch.dims[0], {}).items():
-                if all(info.dims[: len(more)] == more for info in led):
+                if all(info.dims[: len(more)] == more for info in starting):
                     reason = f"all arrays start with {list(more)}, the batch dims of the group {sibling!r} beside it"
-                    return replace(batch, dims=more, sizes=led[0].shape[: len(more)], reason=reason)
+                    return replace(batch, dims=more, sizes=starting[0].shape[: len(more)], reason=reason)
         return batch
 
     @cached_property
@@ -142,7 +142,7 @@ class Group:
 
     @cached_property
     def alone(self) -> GroupBatch:
-        """What it has whatever stands beside it."""
+        """Its batch regardless of the groups beside it."""
         what = self.private or self.sparse
         if what:
             return no_batch(f"it is {what}", did_not_vote(self.ballot.silent, self.key))
@@ -152,7 +152,7 @@ class Group:
 
     @cached_property
     def of_its_own(self) -> GroupBatch:
-        """What its own arrays say."""
+        """The batch of its own arrays."""
         return find_batch(self.ballot)
 
     def _of_empty(self) -> GroupBatch | None:
@@ -235,7 +235,7 @@ def group_arrays(
 
 
 def _without_few(groups: Sequence[Group]) -> list[Group]:
-    """Leave out small groups without a batch that all their arrays lead with: the axes of a grid, constants."""
+    """Leave out small groups whose arrays do not all start with one batch: the axes of a grid, constants."""
     total = sum(group.numbers for group in groups)
     main = []
     for group in groups:

@@ -1,7 +1,7 @@
 """Which leading dims are the batch: a pure function from a description of arrays to a decision with evidence.
 
 No I/O, no xarray, no torch: the engine describes the arrays of a store, the accessor those of a Dataset, and both
-get the same answer. This module decides group by group. What a group says by itself is in :mod:`.groups`, the rules for its
+get the same answer. This module decides group by group. The batch of a group by itself is in :mod:`.groups`, the rules for its
 arrays are in :mod:`.rules` and :mod:`.choices`, who votes in :mod:`.voting`.
 """
 
@@ -39,7 +39,7 @@ def infer_batch(
     arrays
         The arrays of a group and of all groups below it, in any order: the answer does not depend on it.
     given
-        What the caller says: names of dims, or how many leading dims.
+        Passed by the caller: names of dims, or how many of the first dims.
     each
         Where groups without a common batch lie below one without arrays of its own, `given` is for each of them, as in
         a tree; False: it is for the root, and such groups contradict it.
@@ -52,8 +52,8 @@ def infer_batch(
     where
         How messages call the store.
     opened
-        The path of the root in its store: the evidence of another group says what to pass as ``group=``. None for a tree in
-        memory, whose evidence says ``dt[...]``.
+        The path of the root in its store: the evidence of another group shows what to pass as ``group=``. None for a tree in
+        memory, whose evidence shows ``dt[...]``.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def may_have_more(inference: Inference, arrays: Iterable[ArrayInfo]) -> bool:
 
 
 def classify(info: ArrayInfo, batch: GroupBatch, *, sparse: bool = False) -> EntryClass:
-    """Say how one array relates to the batch of its group: by names where it has them, by leading sizes where not."""
+    """How one array relates to the batch of its group: by names where it has them, by leading sizes where not."""
     if not batch.sizes:
         return "batched"
     if sparse:
@@ -141,7 +141,7 @@ class _Decisions:
     ) -> None:
         """Decide a group, then the groups in it, which follow it where it has a batch.
 
-        With `closed` a group has no batch but the one it records: the record of a group above says that it has none.
+        With `closed` a group has no batch but the one it records: the record of a group above excludes one.
         """
         record = group.record
         if given is None:
@@ -204,7 +204,7 @@ def _followed(parent: GroupBatch | None) -> GroupBatch | None:
 
 
 def _no_longer_batched(ballot: Ballot, found: GroupBatch, given: GroupBatch) -> list[str]:
-    """A sentence for each array without names that leads with the batch that is found, and not with more dims that are given."""
+    """A sentence for each array without names that starts with the batch that is found, and not with further given dims."""
     if not set(given.dims).intersection(found.dims):
         return []
     return [
@@ -219,8 +219,8 @@ def _check_one_size(ballot: Ballot, given: BatchDims) -> None:
     for name in given_names(given):
         holders = {size: voter.key for voter in ballot.voters for dim, size in voter.axes if dim == name}
         if len(holders) > 1:
-            told = ", ".join(f"{size} in {group_name(key[:-1])!r}" for size, key in sorted(holders.items())[:5])
+            sizes_text = ", ".join(f"{size} in {group_name(key[:-1])!r}" for size, key in sorted(holders.items())[:5])
             raise ValueError(
-                f"batch_dims={given!r}: the groups of {ballot.where} have several sizes of {name!r} ({told}), so it is no "
+                f"batch_dims={given!r}: the groups of {ballot.where} have several sizes of {name!r} ({sizes_text}), so it is no "
                 f"batch dim of all of them; open one with group=, or each with its own batch by xr.open_datatree(...) or nested=True"
             )

@@ -1,6 +1,6 @@
-"""What messages say of a name that is not there, and how they show the words of a store.
+"""Messages about a name that does not exist, and how messages show text of a store.
 
-Names and attributes may hold sequences that control a terminal, so whatever prints them calls :func:`printable`. HTML is escaped
+Names and attributes may hold sequences that control a terminal, so all code that prints them calls :func:`printable`. HTML is escaped
 besides.
 """
 
@@ -15,16 +15,7 @@ LONGEST = 50
 
 
 def there_are(name: object, known: Iterable[object], what: str = "there are") -> str:
-    """Say what there is, and which of it was probably meant.
-
-    Parameters
-    ----------
-    name
-        The name that is not there.
-    known
-        The names there are.
-    what
-        How the list is introduced.
+    """List the known names after the words `what`, and the one that was probably meant by `name`.
 
     Examples
     --------

@@ -39,7 +39,7 @@ CF_SCALES = ("scale_factor", "add_offset")
 CF_PACKING = (*CF_SCALES, *CF_FILLS, "dtype", "_Unsigned")
 CF_TIMES = ("units", "calendar")
 CF_WORDS = (*CF_PACKING, *CF_TIMES)
-"""The attributes, and words of an encoding, that say what stored numbers mean."""
+"""The attributes, and keys of an encoding, that define what stored numbers mean."""
 NS_UNITS = "nanoseconds since 1970-01-01"
 """The CF units of times, which are stored as int64 for tensordict."""
 NS_ATTRS: Mapping[str, Mapping[str, str]] = {
@@ -193,7 +193,7 @@ def decode_non_tensor(
     Raises
     ------
     PermissionError
-        For a pickle that nobody asked to load.
+        For a pickle without ``allow_pickle=True``.
     ValueError
         For an unknown encoding.
     """

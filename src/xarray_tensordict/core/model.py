@@ -1,6 +1,6 @@
 """What a store holds, as the readers hand it to the engine: plain descriptions and lazy arrays.
 
-A reader (:mod:`..formats.zarr.read`, :mod:`..formats.hdf5.read`) knows one foreign library and turns each group of a store into a
+A reader (:mod:`..formats.zarr.read`, :mod:`..formats.hdf5.read`) knows one library and turns each group of a store into a
 :class:`StoredGroup`. Everything after it (naming, inference, decoding, flattening) works on these classes alone and
 knows neither zarr nor h5py.
 """
@@ -50,7 +50,7 @@ class LeftOut:
     attribute
         The name of the attribute of that member that is left out; None where the member itself is.
     warns
-        False for what nobody misses: it is listed, and the opening does not warn of it.
+        False for what users do not miss: it is listed, and opening does not warn about it.
     """
 
     key: Key
@@ -124,12 +124,12 @@ class StoredArray:
     unlimited
         The axes that the store can grow along (HDF5: ``maxshape`` is None there).
     role
-        ``"data"`` or ``"coord"`` where the store says so itself, else ``None``.
+        ``"data"`` or ``"coord"`` where the store records it, else ``None``.
     non_tensor
         True for an entry that a tensordict shows as non-tensor data although its values may be numbers (a JSON
         scalar); it has been decoded by the reader.
     raw
-        True where the store records no dimension names for the array at all: nobody wrote it for xarray.
+        True where the store records no dimension names for the array at all: it was not written for xarray.
     record
         What this package wrote down of the array, see :mod:`..dataset.records`.
     pieces
@@ -190,8 +190,8 @@ class RecordedBatch:
 class StoredGroup:
     """One group of a store: its arrays and attributes, and the names of the groups in it.
 
-    ``tensorclass`` is the name of the class whose fields it holds, where the store says so. It is never imported.
-    ``incomplete`` says, as a sentence, that a write to it has not finished.
+    ``tensorclass`` is the name of the class whose fields it holds, where the store records it. It is never imported.
+    ``incomplete`` is a sentence about a write to it that has not finished.
     """
 
     key: Key
@@ -211,7 +211,7 @@ DEEPEST_GROUP = 32
 
 
 class Store(Protocol):
-    """An open store, whatever its format."""
+    """An open store of any format."""
 
     @property
     def description(self) -> str:
@@ -268,7 +268,7 @@ def text_of(value: Any) -> Any:
 
 
 def private_group(name: str, attrs: Mapping[str, Any]) -> str | None:
-    """Say what a group is that a format keeps for itself, else None.
+    """Describe a group that a format keeps for itself, None for others.
 
     MATLAB's ``#refs#`` and ``#subsystem#``, the search indexes of PyTables, and hidden groups.
 
@@ -315,7 +315,7 @@ def why_no_key(path: str) -> str | None:
     """Why a path that a store writes names no entry, as the end of a sentence; None where it does.
 
     Everything that is named by a path in a document (the entry ``_unbatched``, a ``meta.json``, members of archives) is asked
-    here, so that no name leads out of its store, and that none is shown by one library and not by another.
+    here, so that no name points out of its store, and none is shown by one library and not by another.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """A name for every axis: pure functions on descriptions of arrays (section 5 of the design).
 
-The order is: what the caller says, what the store records, the batch names, ``batch_0``, then ``dim_<size>``. Names
+The order is: what the caller passes, what the store records, the batch names, ``batch_0``, then ``dim_<size>``. Names
 depend on no neighbour, no order of access and no group, so that ``obs`` and ``next/obs`` line up.
 """
 
@@ -32,17 +32,17 @@ def given_dims(
     Parameters
     ----------
     argument
-        Key or glob to names: all of the array, or only of its last axes (told apart by length). ``...`` stands for
+        Key or glob to names: all of the array, or only of its last axes (the length decides). ``...`` stands for
         the axes that are not named; names in front of it are those of the first axes behind the batch, unless the
         first is the name of the batch itself.
     key
         The path of the array.
     recorded
-        What the store says, kept where the caller says nothing.
+        The names in the store, kept where the caller passes none.
     shape
         The shape of the array.
     batch
-        The names of the batch axes that the array leads with. None: not known yet; names in front of ``...`` wait.
+        The names of the batch axes that the array starts with. None: not known yet; names in front of ``...`` wait.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def find_pattern(argument: Mapping[Any, Any], key: Key) -> tuple[Any, bool]:
 
 
 def _lookup(argument: DimsArgument | None, key: Key) -> tuple[tuple[str | EllipsisType, ...] | None, bool]:
-    """The names that the caller has for an array, and whether a glob says so."""
+    """The names that the caller has for an array, and whether they are from a glob."""
     pattern, is_glob = find_pattern(argument or {}, key)
     return (None, False) if pattern is None or argument is None else (_as_tuple(argument[pattern]), is_glob)
 

@@ -40,7 +40,7 @@ class Ballot:
     arrays
         All arrays of the group.
     above
-        The named arrays of the groups above it. Together with `arrays` they say what a dim is.
+        The named arrays of the groups above it. Together with `arrays` they define what a dim is.
     where
         How messages call the group.
     key
@@ -69,7 +69,7 @@ class Ballot:
 
     @cached_property
     def reach(self) -> tuple[ArrayInfo, ...]:
-        """The arrays that say what a dim is."""
+        """The arrays that define what a dim is."""
         return (*self.arrays, *self.above)
 
     @cached_property
@@ -126,7 +126,7 @@ class Ballot:
 
     @cached_property
     def rivals_of_time(self) -> tuple[int, int]:
-        """The highest rank of the voters that are not led by a feature dim, and their numbers."""
+        """The highest rank of the voters that do not start with a feature dim, and their numbers."""
         rivals = [info for info in self.voters if info.dims[0] not in self.stops]
         return max(len(info.shape) for info in rivals), elements(rivals)
 
@@ -165,19 +165,19 @@ class _Contender:
 
     Attributes
     ----------
-    leads, elsewhere
-        The voters that it leads, and those that have it elsewhere.
+    starting, elsewhere
+        The voters that start with it, and those that have it elsewhere.
     rank
-        Sort key, the best first, as `_PREFERRED` says.
+        Sort key, the best first, see `_PREFERRED`.
     lost
         Why it cannot be the first of the batch, "" where it can; "{}" stands for the names of `elsewhere`.
     """
 
     def __init__(self, dim: str, ballot: Ballot) -> None:
         self.dim = dim
-        self.leads = tuple(info for info in ballot.holders[dim] if info.dims[0] == dim)
+        self.starting = tuple(info for info in ballot.holders[dim] if info.dims[0] == dim)
         self.elsewhere = tuple(info for info in ballot.holders[dim] if info.dims[0] != dim)
-        numbers = elements(self.leads)
+        numbers = elements(self.starting)
         is_time_like = is_time_name(dim) or dim in ballot.times
         self.rank = (not is_marked(dim), dim not in ballot.unlimited, not is_time_like, -numbers, dim)
         self.lost = self._lost(numbers, ballot)
@@ -188,20 +188,20 @@ class _Contender:
         return not all(self.rank[:3])
 
     def _lost(self, numbers: int, ballot: Ballot) -> str:
-        if not self.leads:
+        if not self.starting:
             return "it is not the first dim of {}"
         if self.elsewhere and numbers <= elements(self.elsewhere):
             return "it is not the first dim of {}, with as many numbers or more"
         if not self.preferred:
             return "" if 2 * numbers >= ballot.named else "it is the first dim of less than half of the numbers"
-        # a land mask, tie points or a mask of three dims have no say against a time
+        # a land mask, tie points or a mask of three dims do not outvote a time
         highest, of_rivals = ballot.rivals_of_time
-        is_main = any(len(info.shape) == highest for info in self.leads) or 2 * numbers > of_rivals
+        is_main = any(len(info.shape) == highest for info in self.starting) or 2 * numbers > of_rivals
         return "" if is_main else "it is the first dim of no array of the highest rank, nor of most of the numbers"
 
 
 def by_named_dims(ballot: Ballot) -> GroupBatch | None:
-    """Rule 3: the dim that leads the main arrays, then each further dim that all of them go on with."""
+    """Rule 3: the first dim of the main arrays, then each next dim that all of them share."""
     best = next((each for each in ballot.contenders if not each.lost), None)
     if best is None:
         return None
@@ -211,8 +211,8 @@ def by_named_dims(ballot: Ballot) -> GroupBatch | None:
 
 
 def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
-    """The first dim, then each next dim that the arrays it leads agree on; rule 5; then the sentences."""
-    covered: tuple[ArrayInfo, ...] = best.leads
+    """The first dim, then each next dim that the arrays starting with it share; rule 5; then the sentences."""
+    covered: tuple[ArrayInfo, ...] = best.starting
     dims: tuple[str, ...] = (best.dim,)
     stop: str | None = None
     while stop is None:
@@ -221,7 +221,7 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
     if len(dims) > 1 and not marked and all(len(info.shape) == len(dims) for info in covered):
         because = f"otherwise every axis of {_names(covered)} would be batch"
         stop = f"{dims[1]!r} is treated as features, because {because}; {ballot.to_choose(dims)} to take it"
-        covered, dims = best.leads, dims[:1]
+        covered, dims = best.starting, dims[:1]
     evidence: EvidenceKind = "unlimited dim" if best.dim in ballot.unlimited else "shared named dims"
     what = " and ".join(map(repr, dims)) + (" are the first dims of" if len(dims) > 1 else " is the first dim of")
     if evidence == "unlimited dim" and len(dims) == 1:
@@ -240,7 +240,7 @@ def _grown(best: _Contender, ballot: Ballot) -> GroupBatch:
 def _one_further(
     covered: tuple[ArrayInfo, ...], dims: tuple[str, ...], ballot: Ballot
 ) -> tuple[tuple[ArrayInfo, ...], tuple[str, ...], str | None]:
-    """One more dim for the batch, or why there is none: "" where nothing needs to be said of it."""
+    """One more dim for the batch, or why there is none: "" where no reason is needed."""
     length = len(dims)
     longer = [info for info in covered if len(info.shape) > length]
     following = list(dict.fromkeys(info.dims[length] for info in longer))
@@ -281,7 +281,7 @@ def _names(arrays: Iterable[ArrayInfo]) -> str:
 
 def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
     """The dim that came second, why it lost, and what to pass to get it."""
-    others = [each for each in ballot.contenders if each.dim not in dims and each.leads]
+    others = [each for each in ballot.contenders if each.dim not in dims and each.starting]
     if not others:
         return []
     other = min(others, key=lambda each: bool(each.lost))
@@ -290,7 +290,7 @@ def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
         ranks = zip(_PREFERRED, best.rank, other.rank, strict=True)
         why = f"{best.dim!r} " + next(word for word, one, two in ranks if one != two)
     return [
-        f"{other.dim!r}, the first dim of {_names(other.leads)}, is not taken: {why}; {ballot.to_choose([other.dim])} to take it instead"
+        f"{other.dim!r}, the first dim of {_names(other.starting)}, is not taken: {why}; {ballot.to_choose([other.dim])} to take it instead"
     ]
 
 
@@ -298,7 +298,7 @@ def _second(best: _Contender, dims: Sequence[str], ballot: Ballot) -> list[str]:
 
 
 def _nothing(ballot: Ballot) -> GroupBatch:
-    """No batch, with the dim that could be meant: a time behind a feature dim, or what leads most."""
+    """No batch, with the dim that could be meant: a time behind a feature dim, or the most frequent first dim."""
     notes = []
     if ballot.contenders:
         best = max(ballot.contenders, key=lambda each: (each.preferred, elements(ballot.holders[each.dim])))
@@ -311,21 +311,21 @@ def _nothing(ballot: Ballot) -> GroupBatch:
         return no_batch(f"{reason}, and their first axes have no names", [*notes, *advice])
     why_not = [f"{dim!r} is {ballot.stops[dim]}" for dim in names if dim in ballot.stops]
     if len(why_not) < len(firsts):
-        led = f"the arrays start with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
-        why_not.insert(0, f"{led}, and none of these dims is the first of the main arrays")
+        starts = f"the arrays start with {', '.join(map(repr, names[:4]))}" + (" and others" if len(names) > 4 else "")
+        why_not.insert(0, f"{starts}, and none of these dims is the first of the main arrays")
     return no_batch(f"no batch dim was found: {'; '.join(why_not)}", notes)
 
 
 def _most_shared(voters: Sequence[ArrayInfo]) -> tuple[str, list[str]]:
     """Which arrays come nearest to a shared leading size, and how to choose it as a sentence."""
-    led: dict[int, list[ArrayInfo]] = {}
+    by_size: dict[int, list[ArrayInfo]] = {}
     for info in voters:
-        led.setdefault(info.shape[0], []).append(info)
+        by_size.setdefault(info.shape[0], []).append(info)
     reason = "the arrays share no leading size"
-    if not led:
+    if not by_size:
         return reason, []
-    size, arrays = max(led.items(), key=lambda item: (len(item[1]) > 1, elements(item[1]), item[0]))
-    if len(led) == 1:
+    size, arrays = max(by_size.items(), key=lambda item: (len(item[1]) > 1, elements(item[1]), item[0]))
+    if len(by_size) == 1:
         reason = f"all arrays start with {size}"
     elif len(arrays) > 1:
         reason += f" ({len(arrays)} of {len(voters)} start with {size})"

@@ -1,6 +1,6 @@
 """The root entry ``_unbatched``: numeric arrays that a tensordict with a batch cannot hold, as one JSON object.
 
-Plain tensordict accepts no numeric array that does not lead with the batch, in nested groups either. So the writers
+Plain tensordict accepts no numeric array that does not start with the batch, in nested groups either. So the writers
 put such arrays into one non-tensor entry, which plain tensordict shows and keeps, and the engine takes them out again:
 ``{"lat": {"dims": ["lat"], "dtype": "float64", "attrs": {...}, "role": "coord", "data": [...]}}``. ``data`` is a
 nested list where it is small, and the base64 text of an ``.npy`` file otherwise.
@@ -51,7 +51,7 @@ def encode_array(
     dims, attrs, role
         As in the Dataset; ``role`` is "coord" or "data".
     record
-        What the array's own record says (:data:`~.metadata.ARRAY_ATTR`): the torch dtype that `values` were widened
+        The array's own record (:data:`~.metadata.ARRAY_ATTR`): the torch dtype that `values` were widened
         from, for one.
 
     Examples
@@ -196,7 +196,7 @@ def _stored(name: str, encoded: EncodedArray) -> StoredArray:
     encoding = {"torch_dtype": record["torch_dtype"]} if "torch_dtype" in record else {}
     role = encoded.get("role")
     if role == "data" and values.dtype.kind in "biufc":
-        role = None  # what CF says counts: decode_coords="all" makes coordinates of grid mappings
+        role = None  # the CF attributes decide: decode_coords="all" makes coordinates of grid mappings
     return StoredArray(name, values, tuple(encoded["dims"]), attrs, encoding, role=role, record=record)
 
 

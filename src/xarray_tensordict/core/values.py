@@ -1,6 +1,6 @@
 """Values that numpy, torch and JSON hold in different ways: Python objects, times, dtypes that numpy lacks. Pure functions.
 
-The dtype of an array of Python objects says nothing, so every writer, ``to_tensordict`` and the checks of an append ask
+The dtype of an array of Python objects is no information, so every writer, ``to_tensordict`` and the checks of an append ask
 :func:`held_objects`. Times are int64 nanoseconds since 1970-01-01 in stores and tensors.
 """
 
@@ -20,7 +20,7 @@ _JSON_SCALARS = (str, bool, int, float, type(None))
 
 
 def held_objects(values: np.ndarray[Any, Any]) -> Held:
-    """Say what an array of dtype object holds.
+    """Find out what an array of dtype object holds.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def held_objects(values: np.ndarray[Any, Any]) -> Held:
 
 
 def is_text_dtype(dtype: np.dtype[Any]) -> bool:
-    """Whether an object dtype says itself that it holds strings, as xarray and h5py mark it."""
+    """Whether an object dtype is marked as one of strings, as xarray and h5py mark it."""
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get("element_type") is str or metadata.get("vlen") is str
 
@@ -164,7 +164,7 @@ def to_nanoseconds(times: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], A
         A view where the times are nanoseconds.
     lost
         The first time that nanoseconds do not hold, out of range or finer; None where there is none. numpy wraps around
-        silently, both ways, so its own conversion cannot tell.
+        silently, both ways, so its own conversion does not show a loss.
 
     Examples
     --------

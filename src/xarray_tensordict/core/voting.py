@@ -1,4 +1,4 @@
-"""Who votes on the batch of a group, and why the others do not; and what the name, the size or the CF attributes of a dim say.
+"""Who votes on the batch of a group, and why the others do not; and what the name, the size or the CF attributes of a dim show.
 
 One rule for each kind of array that has no vote. How the votes are counted is in :mod:`.rules`.
 """
@@ -93,7 +93,7 @@ _ENCODINGS = {f"{kind}{end}": f"a {kind.upper()} matrix" for kind in ("csr", "cs
 
 
 def sparse_kind(names: Iterable[str], attrs: Mapping[str, Any]) -> str | None:
-    """Say "a CSR matrix", "a CSC matrix" or that it is one of them for a group that holds a sparse matrix, else None."""
+    """Describe a group that holds a sparse matrix: "a CSR matrix", "a CSC matrix", or one of the two; None for others."""
     encoding = text_of(attrs.get("encoding-type", attrs.get("h5sparse_format")))
     if isinstance(encoding, str) and encoding in _ENCODINGS:
         return _ENCODINGS[encoding]
@@ -202,7 +202,7 @@ def _cut_by(
 
 
 def did_not_vote(silent: Mapping[str, str], group: Key) -> list[str]:
-    """Say which members of a group did not vote, one sentence for each reason."""
+    """The members of a group that did not vote, one sentence for each reason."""
     reasons: dict[str, list[Key]] = {}
     for name, reason in sorted(silent.items()):
         reasons.setdefault(reason, []).append((*group, name))
@@ -260,7 +260,7 @@ def _local(dim: str) -> str:
 
 @lru_cache(2**14)
 def is_feature_name(dim: str) -> bool:
-    """Whether a dim of this name holds features or space, whatever the store says of it."""
+    """Whether a dim of this name holds features or space, regardless of the store's metadata."""
     name = _local(dim).lower()
     return name in _NAMES or _PATTERN.fullmatch(name) is not None
 
@@ -304,7 +304,7 @@ def feature_dims(dims: Iterable[str], arrays: Iterable[ArrayInfo], voters: Itera
     dims
         The dims that are asked for.
     arrays
-        All arrays in reach: they say what a dim is.
+        All arrays in reach: they define what a dim is.
     voters
         Those of them that vote.
 
@@ -376,7 +376,7 @@ def _is_grid(grid: set[str | None], voters: Iterable[ArrayInfo]) -> bool:
 
 @lru_cache(2**14)
 def is_time_name(dim: str) -> bool:
-    """Whether a dim of this name is a time, whatever its coordinate says."""
+    """Whether a dim of this name is a time, regardless of its coordinate."""
     return _local(dim).lower() in _TIME_NAMES
 
 

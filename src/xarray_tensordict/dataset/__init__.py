@@ -1,1 +1,1 @@
-"""What a Dataset says of its batch, and which variable becomes which entry of a tensordict."""
+"""The batch of a Dataset, and which variable becomes which entry of a tensordict."""

@@ -29,7 +29,7 @@ def key_of(name: Any) -> Key:
 
 
 def kind_of(dtype: Any, attrs: Mapping[str, Any]) -> Kind:
-    """Say what the elements of an array are; encoded times count as times."""
+    """What the elements of an array are; encoded times count as times."""
     if not isinstance(dtype, np.dtype):
         return "object"  # a pandas extension array: categories, nullable numbers, ...
     if dtype.kind in "mM":
@@ -136,7 +136,7 @@ def hidden_groups(inference: Inference) -> dict[Key, GroupBatch]:
 
 
 def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[Key, ArrayInfo]) -> list[str]:
-    """Say which groups side by side have the same entries and not all a batch: episodes of which some have one row more."""
+    """Sentences on sibling groups with the same entries of which only some have a batch: episodes of which some have one row more."""
     found: list[str] = []
     for keys in _alike(inference).values():
         batched = [key for key in keys if inference.groups[key].sizes]
@@ -154,7 +154,7 @@ def mixed_groups(inference: Inference, hidden: Collection[Key], infos: Mapping[K
 
 
 def odd_rows(rows: Mapping[str, int]) -> str:
-    """Say which entries of an episode have another number of rows than most, behind a space; "" where none have.
+    """A sentence, after a space, on the entries of an episode that have another number of rows than most; "" where none have.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def _layout(
 
 
 def hidden_text(hidden: Hidden, episodes_in: str | None) -> str:
-    """Say which groups are left out and how to get them; "" where none is."""
+    """A sentence on the groups that are left out and how to get them; "" where none is."""
     if not hidden:
         return ""
     first = next(iter(hidden))

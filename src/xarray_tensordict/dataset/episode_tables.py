@@ -1,4 +1,4 @@
-"""Episodes in one table: rows of all of them, and something that says where each ends."""
+"""Episodes in one table: the rows of all of them, and a variable that marks where each ends."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _COLUMNS: dict[tuple[str, ...], str] = {
     ("is_first",): "firsts",
     ("is_init",): "firsts",
 }
-"""What columns of these names say of each row, in the order in which they are looked for: the number of its episode (this
+"""What columns of these names hold for each row, in the order in which they are looked for: the number of its episode (this
 package, Minari and LeRobot, torchrl), whether it is the last of one (torchrl, robomimic), or the first (RLDS, torchrl)."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows, and the values that say where episodes end.
+    """The rows, and the values that mark where episodes end.
 
     ``kind`` is what `values` are: "ends", the row behind each episode; "numbers", "flags" or "firsts", one for each row along
     the dim `along`. With each `run` rows an episode ends in any case: those of one env, where a table of ``[time, env]`` was
@@ -81,21 +81,14 @@ def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.Variable | None:
 
 
 def label_node(dt: xr.DataTree, dim: str, index: str, step: str, by: str | Key | None, hint: str) -> xr.Dataset:
-    """The rows of the table in a node, or in its group ``data``, with the coordinates `index` and `step`.
+    """The rows of the table in a node, or in its group ``data``, along `dim`, with the coordinates `index` and `step`.
 
-    Parameters
-    ----------
-    dim
-        The name that the rows get.
-    by
-        The variable that says where episodes end; None to look for it.
-    hint
-        What the message says besides where there are no episodes.
+    `by` is the variable that marks where episodes end, None looks for it; `hint` is added to the message where there are none.
 
     Raises
     ------
     ValueError
-        Where nothing says where episodes end, or what does so does not fit the table.
+        Where no variable marks the ends of episodes, or it does not fit the table.
     """
     by = _checked_by(by)
     ends = _find(dt, (by, f"../{by}") if by is not None else _ENDS)
@@ -128,7 +121,7 @@ def _table(
         ends = rows.variables.get(by, ends)
         if ends is None:
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
-    kind, names = _said_by(by, ends, rows, batch) if ends is not None else _columns(rows, index, batch)
+    kind, names = _marked_by(by, ends, rows, batch) if ends is not None else _columns(rows, index, batch)
     if not names:
         raise ValueError(
             f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
@@ -153,12 +146,14 @@ def _table(
         checked = [_checked_flags(found, name, where) for found, name in zip(values, names, strict=True)]
         values = [np.logical_or.reduce(checked)]
     elif names != (_TRAJECTORIES,):
-        told = _ENDS if kind == "ends" and not by else names
-        rows = rows.drop_vars([name for name in told if name in rows.variables])
+        used = _ENDS if kind == "ends" and not by else names
+        rows = rows.drop_vars([name for name in used if name in rows.variables])
     return _Table(rows, where, kind, " | ".join(names), values[0], along, run)
 
 
-def _said_by(by: str | None, ends: xr.Variable, rows: xr.Dataset, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _marked_by(
+    by: str | None, ends: xr.Variable, rows: xr.Dataset, batch: Sequence[str]
+) -> tuple[str, tuple[str, ...]]:
     """What the variable holds that was named, or found; of a pair of flags both are read where both are there."""
     if by is None:
         return "ends", ("episode_ends",)
@@ -174,7 +169,7 @@ def _said_by(by: str | None, ends: xr.Variable, rows: xr.Dataset, batch: Sequenc
 
 
 def _columns(rows: xr.Dataset, index: str, batch: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The columns that say where episodes end, and what they hold."""
+    """The columns that mark where episodes end, and what they hold."""
     for names, kind in ({(index,): "numbers"} | _COLUMNS).items():
         if all(_is_column(rows, name, batch, "biu" if kind == "numbers" else "biuf") for name in names):
             return kind, names
@@ -208,7 +203,7 @@ def _joined(
     Raises
     ------
     ValueError
-        Where `dim` is in the table already, or what says where episodes end has more than two batch dims.
+        Where `dim` is in the table already, or the variable that marks the ends has more than two batch dims.
     """
     usual = next((each for each in dims if is_time_name(each)), dims[1])
     steps = dim if dim in dims else usual

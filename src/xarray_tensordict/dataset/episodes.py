@@ -145,7 +145,7 @@ def _row_counts(flat: xr.Dataset) -> str:
 def _warn_without(
     left_out: set[str], parts: Mapping[str, xr.Dataset], dim: str, groups: Mapping[str, xr.Dataset]
 ) -> None:
-    """Say which entries are not in the result, and how to get them: the same for all rows, or with other rows (Minari)."""
+    """Warn about entries that are not in the result, with how to get them: the same for all rows, or with other rows (Minari)."""
     first, part = next(iter(parts.items()))
     rows = {name: part.sizes[dim] for name, part in parts.items()}
     other: dict[str, int] = {}
@@ -171,7 +171,7 @@ def _warn_without(
 
 
 def _along(path: str, ds: xr.Dataset, inference: Inference, dim: str, taken: Sequence[str]) -> xr.Dataset:
-    """One episode under the common name of its batch dim, which leads, without the index of its rows."""
+    """One episode under the common name of its batch dim, which is the first, without the index of its rows."""
     dims = [str(each) for each in inference.batch_dims]
     # of (env, time), the rows of an episode are its steps
     batch = dim if dim in dims else next((each for each in dims if is_time_name(each)), dims[0])

@@ -129,12 +129,12 @@ def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """The chunks of dask along the first axis of one part."""
     from .._compat import dask
 
-    # dask cannot tell how large objects are
+    # dask does not know the size of objects
     return (shape[0],) if dtype.hasobject or 0 in shape else dask.row_chunks(shape, dtype)
 
 
 def join(parts: Mapping[str, xr.Dataset], dim: str) -> dict[str, xr.Variable]:
-    """Of all variables that lead with `dim` in every part, and that no part has as an array of dask, the rows of all parts."""
+    """Of all variables that start with `dim` in every part, and that no part has as an array of dask, the rows of all parts."""
     datasets = list(parts.values())
     names = [name for name, variable in datasets[0].variables.items() if dim in variable.dims]
     columns = {str(name): [ds.variables[name] for ds in datasets] for name in names}

@@ -113,7 +113,7 @@ def open_flat(store: Store, options: OpenOptions) -> xr.Dataset:
     if hidden:
         notes["hidden_groups"] = {_path_in_store(key, options): batch.sizes for key, batch in hidden.items()}
         notes["episodes_in"] = None if episodes_in is None else _path_in_store(episodes_in, options)
-    _tell(layout, ds, notes)
+    _warn_and_note(layout, ds, notes)
     if any(group.tensorclass for group in layout.groups.values()):
         note_classes(ds, {key: group.tensorclass for key, group in layout.groups.items() if group.tensorclass})
     return _with_batch(ds, layout, options, flat)
@@ -131,10 +131,10 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
         variables, coords, attrs = _decode_group(group, layout, options)
         datasets[key] = _dataset(variables, coords, attrs, group.unlimited_dims)
     if fit_parents:
-        datasets, told = fit_indexes(datasets)
-        layout.warnings += told
+        datasets, texts = fit_indexes(datasets)
+        layout.warnings += texts
     datasets = {key: _node_with_batch(key, ds, layout, options) for key, ds in datasets.items()}
-    _tell(layout, datasets[()], {})
+    _warn_and_note(layout, datasets[()], {})
     for key, group in layout.groups.items():
         if group.tensorclass:
             note_classes(datasets[key], {(): group.tensorclass})
@@ -279,7 +279,7 @@ def _name(
 
 
 def _prefer_chunks(groups: Mapping[Key, StoredGroup], named: Mapping[Key, Dims]) -> None:
-    """Say what dask reads at once of each array with ``chunks={}``."""
+    """Record what dask reads at once of each array with ``chunks={}``."""
     lazy = {
         (*key, name): array
         for key, group in groups.items()
@@ -408,7 +408,7 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     data = array.data
     if isinstance(data, indexing.ExplicitlyIndexed) and not isinstance(data, indexing.ExplicitlyIndexedNDArrayMixin):
         data = indexing.LazilyIndexedArray(data)
-    # xarray says of repeated dims that few operations take them
+    # xarray warns that few operations take repeated dims
     with quiet(("Duplicate dimension names", UserWarning)) if len(set(dims)) < len(dims) else nullcontext():
         # without fastpath xarray turns None into NaN, and a list in an object array of 0 dims into nothing
         variable = xr.Variable(dims, data, stored_attrs(array.attrs, array.record), dict(array.encoding), fastpath=True)
@@ -432,7 +432,7 @@ def _dataset(
     return ds
 
 
-def _tell(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
+def _warn_and_note(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     """One warning for what was left out, one for what was changed; both stay with the Dataset for its repr.
 
     `notes` has the groups that are not shown.
@@ -443,8 +443,8 @@ def _tell(layout: Layout, ds: xr.Dataset, notes: dict[str, Any]) -> None:
     if left_out:
         warn(f"{layout.description}: left out {'; '.join(left_out)}", LeftOutWarning)
     if layout.warnings:
-        told = "; ".join(warning.removeprefix(f"{layout.description}: ") for warning in layout.warnings)
-        warn(f"{layout.description}: {told}", InferredBatchWarning)
+        texts = "; ".join(warning.removeprefix(f"{layout.description}: ") for warning in layout.warnings)
+        warn(f"{layout.description}: {texts}", InferredBatchWarning)
     if layout.masked:
         warn(f"{layout.description}: {masked_text(layout.masked)}", MissingValuesWarning)
     for sentence in dict.fromkeys(group.incomplete for group in layout.groups.values() if group.incomplete):

@@ -1,14 +1,14 @@
 """What a Dataset and the arrays of a store remember of each other: the record of batch dims, the tensorclass, the stored form.
 
-The record of batch dims is ``ds.attrs["tensordict_batch_dims"]``, kept only where it says something new. It is a JSON text, because
-attributes are lost or changed otherwise: a one-element list comes back from netCDF as a string. A list names the batch dims of
-the root; an object gives them for each group that does not simply follow the group above it, ``{"": ["time"], "next": ["time",
-"agent"]}``. Where the inference would not find the same, it also says what the Dataset looked like: ``"/in_front"`` lists the
-other dims, so that dims that come in front later (``xr.concat`` along a new dim) are taken for new batch dims and these are not;
-``"/axes"`` holds the dims of a variable and ``"/sizes"`` the sizes of these dims, so that ``rename`` is followed and is not taken for
-a reduction or a transposition.
+The record of batch dims is ``ds.attrs["tensordict_batch_dims"]``, kept only where the inference would not find it. It is a JSON
+text, because attributes are lost or changed otherwise: a one-element list comes back from netCDF as a string. A list names the
+batch dims of the root; an object gives them for each group that does not simply follow the group above it, ``{"": ["time"],
+"next": ["time", "agent"]}``. Where the inference would not find the same, it also describes the Dataset: ``"/in_front"`` lists
+the other dims, so that dims that come in front later (``xr.concat`` along a new dim) are taken for new batch dims and these are
+not; ``"/axes"`` holds the dims of a variable and ``"/sizes"`` the sizes of these dims, so that ``rename`` is followed and is
+not taken for a reduction or a transposition.
 
-The writers store times as nanoseconds and batch dims first, because plain tensordict reads such arrays as they are, and say in the
+The writers store times as nanoseconds and batch dims first, because plain tensordict reads such arrays as they are, and note in the
 record of the array (:data:`~..core.metadata.ARRAY_ATTR`) what the variable was. From that the stored form is restored; nothing is
 read before it is indexed. Of a tensorclass the name is kept in ``ds.encoding``, never the class, which may come from anywhere.
 """
@@ -74,7 +74,7 @@ class _Record(msgspec.Struct):
 
 
 def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = None) -> Inference:
-    """Infer the batch of a Dataset from its variables and its record; a warning says what the record does not fit any more."""
+    """Infer the batch of a Dataset from its variables and its record; a warning names what the record no longer fits."""
     recorded = read_record(ds.attrs) if given is None else {}
     found = infer_batch(describe_dataset(ds), given=given, recorded=recorded, group_attrs={(): ds.attrs})
     for sentence in found.warnings:
@@ -83,7 +83,7 @@ def infer_dataset(ds: xr.Dataset, *, given: str | Sequence[str] | int | None = N
 
 
 def with_record(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
-    """Record the batch dims, whatever the inference would find."""
+    """Record the batch dims, even where the inference would find them."""
     value = _smallest(batches)
     infos = describe_dataset(ds)
     names = {str(name) for dims in batches.values() for name in dims if name is not None}
@@ -113,30 +113,22 @@ def _axes(infos: Sequence[ArrayInfo], names: set[str]) -> dict[str, Any]:
 
 
 def set_record_if_needed(ds: xr.Dataset, batches: Batches) -> xr.Dataset:
-    """Record the batch dims if the inference, asked about this Dataset, would not find just these.
-
-    Parameters
-    ----------
-    ds
-        The Dataset; it is not changed.
-    batches
-        Batch dims of each group; those not mentioned follow the group above.
-    """
-    # a record that is there and says the same stays as it is
+    """Record the batch dims, by group, if the inference would not find just these; a group without any follows the one above."""
+    # an existing record of the same batch stays as it is
     return ds if _says(infer_dataset(ds), batches) else with_record(ds, batches)
 
 
 def _says(inferred: Inference, batches: Batches) -> bool:
-    wanted = _complete(batches, inferred.groups)
-    return all(inferred.groups[key].dims == dims for key, dims in wanted.items())
+    expected = _complete(batches, inferred.groups)
+    return all(inferred.groups[key].dims == dims for key, dims in expected.items())
 
 
 def _complete(batches: Batches, groups: Mapping[Key, Any]) -> dict[Key, tuple[str | None, ...]]:
-    wanted = {}
+    expected = {}
     for key in groups:
         known = next(key[:length] for length in range(len(key), -1, -1) if key[:length] in batches or not length)
-        wanted[key] = tuple(batches.get(known, ()))
-    return wanted
+        expected[key] = tuple(batches.get(known, ()))
+    return expected
 
 
 def _smallest(batches: Batches) -> list[Any] | dict[str, Any]:
@@ -188,7 +180,7 @@ def masked_zeros(group: StoredGroup, decoded: Mapping[Any, xr.Variable]) -> list
 
 
 def masked_text(names: Collection[str]) -> str:
-    """Say whose zeros became NaN, and how to open them otherwise."""
+    """A sentence on the arrays whose zeros became NaN, and how to keep the zeros."""
     return (
         f"zeros of {sorted(names)} are read as missing (NaN): these zarr v2 arrays have the fill value 0, which zarr, tifffile and "
         f"kerchunk write by default; use_zarr_fill_value_as_mask=False opens the zeros as zeros, True as now and without this "
@@ -251,7 +243,7 @@ def claim_nested_coordinates(groups: Mapping[Key, StoredGroup]) -> None:
     """Understand ``coordinates = "metadata/algorithm"``, as plain ``Dataset.to_zarr`` writes it for nested names.
 
     Groups are decoded one by one. So arrays of other groups (of those above, or below one of those) that are named are
-    told their role here, and the names go.
+    given their role here, and the names go.
     """
     for key, group in groups.items():
         for attrs in (group.attrs, *(array.attrs for array in group.arrays.values())):
@@ -321,7 +313,7 @@ class Transposed(_Wrapped):
 
 
 ENCODING_KEY = "xarray_tensordict"
-"""Where a Dataset keeps what the engine has to say about it."""
+"""Where a Dataset keeps the notes of the engine."""
 _CLASSES = "tensorclasses"
 
 
@@ -370,7 +362,7 @@ def classes_of(ds: xr.Dataset, names: Iterable[Any] | None = None) -> dict[Key, 
 
 
 def class_attrs(name: str) -> dict[str, str]:
-    """The attributes of a group in a store that tell of the class. A text, since netCDF holds no objects."""
+    """The attributes of a group in a store that name the class. A text, since netCDF holds no objects."""
     return {ARRAY_ATTR: json.dumps({"tensorclass": name})}
 
 

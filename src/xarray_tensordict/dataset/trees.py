@@ -105,24 +105,13 @@ def _decide(
 def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Dataset], list[str]]:
     """Give a dim whose own coordinate differs from that of a group above a name of its own, below that group too.
 
-    The coordinate keeps its name. Index coordinates are read where a group above has one of the same dim.
-
-    Parameters
-    ----------
-    datasets
-        By the key of their group, parents first, without indexes.
-
-    Returns
-    -------
-    datasets
-        With dims that a DataTree accepts.
-    warnings
-        One sentence for each dim that was renamed.
+    The coordinate keeps its name. Index coordinates are read where a group above has one of the same dim. `datasets`, by the key of
+    their group, come parents first and without indexes. The second result has one sentence for each dim that was renamed.
     """
     renamed: dict[Key, dict[str, str]] = {}
     indexes: dict[Key, dict[str, xr.Variable]] = {}
     fitted: dict[Key, xr.Dataset] = {}
-    told: list[str] = []
+    sentences: list[str] = []
     for key, ds in datasets.items():
         above = indexes.get(key[:-1], {}) if key else {}
         names = dict(renamed.get(key[:-1], {})) if key else {}
@@ -130,13 +119,13 @@ def fit_indexes(datasets: Mapping[Key, xr.Dataset]) -> tuple[dict[Key, xr.Datase
         for dim, variable in own.items():
             if dim in above and not variable.equals(above[dim]):
                 names[dim] = free_name(f"{dim}_{key[-1]}", map(str, {*ds.variables, *ds.dims, *above}))
-                told.append(
+                sentences.append(
                     f"the coordinate {dim!r} of {group_name(key)!r} differs from that of the group above, so its dim is "
                     f"called {names[dim]!r}"
                 )
         renamed[key], indexes[key] = names, {**above, **own}
         fitted[key] = _with_dims(ds, {dim: name for dim, name in names.items() if dim in ds.dims})
-    return fitted, told
+    return fitted, sentences
 
 
 def _with_dims(ds: xr.Dataset, names: Mapping[str, str]) -> xr.Dataset:

@@ -135,7 +135,7 @@ class WidenedArray(_Wrapped):
 
 
 class TextArray(_Wrapped):
-    """Fixed-length bytes of a store that nobody wrote for xarray, read as text; bytes that are no UTF-8 stay bytes."""
+    """Fixed-length bytes of a store that was not written for xarray, read as text; bytes that are no UTF-8 stay bytes."""
 
     def __init__(self, array: Any) -> None:
         super().__init__(array)

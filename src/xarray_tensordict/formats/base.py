@@ -110,7 +110,7 @@ class Format(ABC):
         Parameters
         ----------
         source
-            What :meth:`claims` said yes to.
+            What :meth:`claims` returned True for.
         description
             How messages call it.
         options

@@ -1,8 +1,8 @@
 """Whether an array is still what was opened: one that was removed or replaced since is refused by name.
 
 A store is described once, when it is opened, and its arrays are read later, in other processes, too. Then there may be
-another store in its place, whose bytes mean something else. :class:`Fingerprint` says which arrays are the same;
-:class:`Described` sees, by one look at the status of a file, whether there is anything to compare. A format says how an array
+another store in its place, whose bytes mean something else. :class:`Fingerprint` shows which arrays are the same;
+:class:`Described` sees, by one look at the status of a file, whether there is anything to compare. A format defines how an array
 is found again.
 """
 
@@ -39,7 +39,7 @@ class ChangedError(OSError):
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    """What tells a file from the one that takes its place, or is written over it, on any machine that sees it."""
+    """What distinguishes a file from the one that takes its place, or is written over it, on any machine that sees it."""
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
@@ -52,7 +52,7 @@ def replaced(where: str, expected: str, found: str) -> ReplacedError:
 
 
 def coding_of(attrs: Mapping[str, Any]) -> str:
-    """The attributes that say what stored numbers mean, as one text."""
+    """The attributes that define what stored numbers mean, as one text."""
     if _CODING.isdisjoint(attrs):
         return "[]"
     return repr([(name, np.asarray(attrs[name]).tolist()) for name in sorted(_CODING & attrs.keys())])
@@ -71,7 +71,7 @@ class Fingerprint:
     grows
         The axes that may be longer later.
     means
-        What else says how bytes become values, by name: codecs, attributes, the place in a file.
+        What else defines how bytes become values, by name: codecs, attributes, the place in a file.
     """
 
     dtype: str
@@ -117,7 +117,7 @@ class Described:
     path
         The file.
     read
-        Gives what it says; called where it is no longer the same file. It has to be picklable.
+        Reads its description; called where it is no longer the same file. It has to be picklable.
     status
         Its status from before it was read.
     """
@@ -129,12 +129,12 @@ class Described:
     _seen: tuple[Identity | None, Any] | None = None
 
     def changed(self) -> Any:
-        """What the file says now; None where it is the one that was read.
+        """The present description in the file; None where it is the one that was read.
 
         Raises
         ------
         RemovedError, ReplacedError
-            Where it is gone, or does not say anything that can be understood.
+            Where it is gone, or cannot be parsed.
         """
         try:
             status = os.stat(self.path)

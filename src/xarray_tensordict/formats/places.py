@@ -1,4 +1,4 @@
-"""Where a store is: whether two sources are one place, whatever objects, wrappers and ways of spelling name them.
+"""Where a store is: whether two sources are one place, through any objects, wrappers and ways of spelling.
 
 And which places a lazy Dataset reads from, so that none is overwritten while it is read.
 """

@@ -1,6 +1,6 @@
 """The formats there are, and which of them a ``store`` argument has.
 
-A store is whatever users hand to xarray, zarr, h5py and tensordict: paths, URLs, stores, groups, files, open
+A store is what users pass to xarray, zarr, h5py and tensordict: paths, URLs, stores, groups, files, open
 ``PersistentTensorDict`` objects.
 """
 
@@ -42,7 +42,7 @@ class Source:
     Attributes
     ----------
     value
-        What the libraries take: a local path is absolute, so that a later ``os.chdir`` leads to no other store.
+        What the libraries take: a local path is absolute, so that a later ``os.chdir`` does not change the store.
     description
         How messages call it.
     format
@@ -69,7 +69,7 @@ class Source:
 
 
 def open_store(store: Any, **options: Any) -> Store:
-    """Open whatever `store` is.
+    """Open a store of any kind.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def open_store(store: Any, **options: Any) -> Store:
     FileNotFoundError
         For a path at which there is nothing, or a group that is not there.
     ValueError
-        For a file or folder of no known format; the message says which engine opens it, where that is known.
+        For a file or folder of no known format; the message names the engine that opens it, where that is known.
     TypeError
         For an object of a type that no format opens.
     """
@@ -91,7 +91,7 @@ def open_store(store: Any, **options: Any) -> Store:
 
 
 def find_source(store: Any) -> Source:
-    """Say what a ``store`` argument is; raises as :func:`open_store` does."""
+    """Find out what a ``store`` argument is; raises as :func:`open_store` does."""
     value = _unwrapped(store)
     description = describe_source(value)
     if not isinstance(value, (str, os.PathLike)):
@@ -119,7 +119,7 @@ def _format_of_url(url: str) -> Format:
 
 
 def target_by_ending(path: str) -> str | None:
-    """The name of the kind of store that the ending of a name says, as ``convert --to`` takes it."""
+    """The kind of store that the ending of a name stands for, as ``convert --to`` takes it."""
     ending = PurePosixPath(path).suffix.lower()
     return next((name for name, each in TARGETS.items() if ending in each.targets[name]), None)
 
@@ -170,7 +170,7 @@ def describe_source(source: Any) -> str:
 
 
 def _describe_zarr_store(store: Any) -> str:
-    """Where it is, as far as it says: a store in memory has a number that nobody knows."""
+    """Where it is, as far as it shows: a store in memory has only a number."""
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, StorePath, ZipStore
 
     if isinstance(store, LocalStore):
@@ -225,5 +225,5 @@ def _is_claimed(path: Path) -> bool:
 
 
 def _is_readable(path: str) -> bool:
-    """Whether it is a file or a folder; to read from a pipe waits for whoever writes into it."""
+    """Whether it is a file or a folder; reading a pipe waits for a writer."""
     return os.path.isfile(path) or os.path.isdir(path)

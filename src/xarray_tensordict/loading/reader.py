@@ -30,7 +30,7 @@ from ..tensors.reading import (
 )
 from ..tensors.values import from_codes, tensor_from_numpy, to_codes
 from ..warnings import SlowReadWarning, warn
-from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, counts_requests, whole_grid
+from .kept import OBJECT_BYTES, Claim, Grid, KeptBlocks, Values, chunk_marks, whole_grid
 from .order import READ_BYTES, Ints, ranges
 
 Shape: TypeAlias = tuple[int, ...]
@@ -389,21 +389,10 @@ class RowReader:
         keeps = self.least_kept * size <= self.kept.most > 0
         return [column.grid(keep=keeps) for column in self.columns]
 
-    @property
-    def kept_size(self) -> int:
-        """How many bytes all chunks have that can be kept; 0 where none can."""
-        columns = (column for column in self.columns if column.grid(keep=True) is not None)
-        return sum(column.entry.variable.nbytes for column in columns)
-
-    @property
-    def counts_requests(self) -> bool:
-        """Whether all requests are counted that it makes."""
-        return all(counts_requests(column.planned.variable) for column in self.columns if column.held)
-
     @cached_property
     def keeps_far(self) -> bool:
         """Whether every chunk that is far away is asked for by itself, not with its shard, and kept when it has been read."""
-        far = [(c, grid) for c, grid in zip(self.columns, self._grids, strict=True) if c.held and c.is_far]
+        far = [(c, grid) for c, grid in zip(self.columns, self.grids, strict=True) if c.held and c.is_far]
         return bool(far) and all(grid is not None and (grid.pinned or c.is_unsharded(grid)) for c, grid in far)
 
     # --- TensorDicts ---

@@ -10,6 +10,7 @@ from typing import TypeVar
 from ..formats import counting
 from ..formats.counting import COUNTED, Work
 from ..show.summary import size_text
+from .kept import counts_requests
 from .order import Blocks, Options, Place
 from .reader import RowReader
 
@@ -178,7 +179,8 @@ def stats_of(meter: Meter | None, reader: RowReader, blocks: Blocks, options: Op
     ended = meter.place.position == len(own) and own[-1] == batches - 1
     samples = meter.batches * size - (max(0, batches * size - count) if ended else 0)
     asked = meter.requests
-    counted = reader.counts_requests and asked.times + asked.hits > 0
+    read = [column.planned.variable for column in reader.columns if column.held]
+    counted = all(map(counts_requests, read)) and asked.times + asked.hits > 0
     found = Stats(
         epoch=meter.place.epoch,
         batches=meter.batches,
@@ -210,7 +212,8 @@ def _bottleneck(found: Stats) -> str:
 
 
 def _advice(found: Stats, bottleneck: str, reader: RowReader, blocks: Blocks, options: Options) -> str:
-    size, most, small = reader.kept_size, reader.kept.most, (found.received or 0) < _SMALL * (found.requests or 0)
+    size = sum(column.entry.variable.nbytes for column in reader.columns if column.grid(keep=True) is not None)
+    most, small = reader.kept.most, (found.received or 0) < _SMALL * (found.requests or 0)
     for applies, advice in (
         (bottleneck == "your loop", "Loading keeps up with it."),
         (not options.prefetch, "prefetch=2 makes batches while the loop runs."),

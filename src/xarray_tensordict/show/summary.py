@@ -1,4 +1,4 @@
-"""What there is to say of ``ds.td`` and ``dt.td``, as plain data: text, HTML and JSON show the same.
+"""The content of ``ds.td`` and ``dt.td`` as plain data: text, HTML and JSON show the same.
 
 Nothing is read from a store.
 """
@@ -64,7 +64,7 @@ class GroupLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """What ``ds.td`` says.
+    """The content of ``ds.td``.
 
     `batch` has the batch dims and their sizes, `reason` the evidence in one sentence, `evidence` more of it: which arrays disagree,
     which dim came second, who did not vote and why. `groups` are those with a batch of their own, `hidden` is a sentence about
@@ -84,13 +84,13 @@ class Summary:
 
 
 def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LONGEST) -> Summary:
-    """Say what a Dataset becomes as a tensordict, and why; `longest` bounds the rows of a section, None gives all."""
+    """Summarise what a Dataset becomes as a tensordict, and why; `longest` bounds the rows of a section, None gives all."""
     plan = plan_entries(ds, inference)
     batch = inference.groups[()]
     decided = _decision(ds, batch)
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
     opened = opening_notes(ds)
-    told = [
+    left_out = [
         *map(str, opened.get("left_out", ())),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
     ]
@@ -100,7 +100,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         evidence=decided.notes,
         groups=tuple(_group_lines({key: inference.groups[key] for key in own})),
         sections=tuple(_sections(plan, longest)),
-        left_out=tuple(told),
+        left_out=tuple(left_out),
         hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
         notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
         # a partial entry is broadcast without copying
@@ -109,7 +109,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
 
 
 def summarize_tree(inference: Inference) -> tuple[GroupLine, ...]:
-    """Say what the batch of every group of a tree is, and why."""
+    """The batch of every group of a tree, and why."""
     return tuple(_group_lines(inference.groups))
 
 
@@ -210,7 +210,7 @@ def _phony_dims(ds: xr.Dataset) -> list[str]:
 
 
 def layout_text(variable: xr.Variable) -> str:
-    """A few words, from what the variable says of itself; nothing is read.
+    """How a variable is stored, in a few words; nothing is read.
 
     Examples
     --------

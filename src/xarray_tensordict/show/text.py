@@ -102,7 +102,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
         return lines
     *_, last = zip(*rows, strict=True)
     below = wrapped(f"stored in: {'; '.join(dict.fromkeys(last))}", width)
-    return [*(f"    {line}" for line in aligned([row[:-1] for row in rows])), *below]
+    return [*(part for line in aligned([row[:-1] for row in rows]) for part in wrapped(line, width)), *below]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

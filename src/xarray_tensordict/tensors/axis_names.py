@@ -126,7 +126,7 @@ class Namer:
         return given_dims({leaf.name: given}, leaf.key, unknown, leaf.shape, batch=())
 
     def _is_full(self, leaf: Leaf, given: Sequence[str | EllipsisType]) -> bool:
-        """Whether the caller names all axes of an entry, and not only those behind the batch: the length says so.
+        """Whether the caller names all axes of an entry, and not only those behind the batch: the length shows it.
 
         With ``...`` every length fits: then the names are for all axes if the first one is that of the batch.
         """
@@ -182,7 +182,7 @@ class Namer:
         found = [(str(dim), size) for dim, size in pairs if dim not in batch]
         if len(found) == behind:
             return tuple(dim for dim, _ in found)
-        # the batch was reshaped, or has names the template does not know: the last axes, where the sizes say so too
+        # the batch was reshaped, or has names the template does not know: the last axes, where the sizes agree
         last = found[len(found) - behind :] if behind < len(found) else []
         if last and tuple(size for _, size in last) == leaf.shape[len(batch) :]:
             return tuple(dim for dim, _ in last)
@@ -194,7 +194,7 @@ class Namer:
         return (None,) * behind
 
     def _unrepeated(self, names: Sequence[str | None], leaf: Leaf) -> Dims:
-        """Fill in ``dim_<size>``, and tell apart axes of one array that have the same name."""
+        """Fill in ``dim_<size>``, and distinguish axes of one array that have the same name."""
         taken = {name for name in names if name is not None}
         result: list[str] = []
         for name, size in zip(names, leaf.shape, strict=True):

@@ -85,7 +85,7 @@ def in_blocks(
     try:
         tensor = _empty(variable.shape, dtype) if target is None else target
     except MemoryError:
-        return None  # what reads it as a whole says so by name
+        return None  # reading it as a whole raises an error with its name
     filled = _Filled(entry, variable, tensor, block_bytes)
     return [partial(filled.fill, key) for key in grid], filled.result, threads
 
@@ -127,7 +127,7 @@ class _Filled:
         try:
             tensor = tensor_from_numpy(array, name=self.entry.name, torch_dtype=widened)
         except (OverflowError, TypeError, ValueError):
-            return False  # whoever takes the values as they are tells why
+            return False  # taking the values as they are raises the reason
         if tensor.dtype != target.dtype:
             return False
         target.copy_(tensor)
@@ -145,7 +145,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _grid(variable: xr.Variable, pieces: tuple[int, ...] | None, block_bytes: int) -> list[Block]:
-    """Blocks of whole pieces of the store, as far as the variable shows them."""
+    """Blocks of whole chunks of the store, as far as the variable shows them."""
     shape, itemsize = variable.shape, variable.dtype.itemsize
     if pieces is None:
         return list(_split(shape, row_blocks(shape, itemsize, block_bytes)))
@@ -199,7 +199,7 @@ def pieces_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | N
 
 
 class HeldPiece(OuterArray):
-    """Reads whole pieces of another array, and keeps the last one: what is asked for next is taken from there."""
+    """Reads whole chunks of another array, and keeps the last one: what is asked for next is taken from there."""
 
     def __init__(self, array: Any, pieces: tuple[int, ...]) -> None:
         self._array = array
@@ -222,7 +222,7 @@ class HeldPiece(OuterArray):
             self._held = hull, read_outer(self._array, hull)
         hull, values = self._held
         moved = [_moved(part, lead.start, size) for part, lead, size in zip(key, hull, self.shape, strict=True)]
-        # what was asked for must not keep the whole piece, nor be changed with it
+        # what was asked for must not keep the whole chunk, nor be changed with it
         return np.array(read_outer(values, tuple(moved)))
 
 

@@ -14,7 +14,7 @@ from ..core.model import Key
 
 
 def as_class(td: TensorDictBase, cls: Any, dropped: AbstractSet[Key] = frozenset()) -> Any:
-    """Make an instance of `cls` from a tensordict; nested tensordicts become what the annotations of `cls` say.
+    """Make an instance of `cls` from a tensordict; nested tensordicts become the classes in the annotations of `cls`.
 
     Fields that are not there get their default, or None where their annotation allows it; those whose values were
     `dropped`, since they have no batch dim, do not.
@@ -65,11 +65,11 @@ def _check(
     if not lacking and not unknown and not lost:
         return
     place = f" at {'/'.join(where)!r}" if where else ""
-    told = [f"its fields {lacking} are not there"] * bool(lacking)
-    told += [f"its fields {lost} have no batch dim and were dropped (unbatched='expand' keeps them)"] * bool(lost)
-    told += [f"the entries {unknown} are none of its fields"] * bool(unknown)
+    misfits = [f"its fields {lacking} are not there"] * bool(lacking)
+    misfits += [f"its fields {lost} have no batch dim and were dropped (unbatched='expand' keeps them)"] * bool(lost)
+    misfits += [f"the entries {unknown} are none of its fields"] * bool(unknown)
     raise ValueError(
-        f"cls: {cls.__qualname__}{place} does not fit: {' and '.join(told)}. It has the fields {sorted(known)}, and the "
+        f"cls: {cls.__qualname__}{place} does not fit: {' and '.join(misfits)}. It has the fields {sorted(known)}, and the "
         f"tensordict has {sorted(present)}; drop or add variables, or pass another class"
     )
 

@@ -163,7 +163,7 @@ def mapped_tensor(variable: xr.Variable) -> torch.Tensor | None:
     """The values of a variable as a tensor over a private copy-on-write map of its file: nothing is read.
 
     None where that cannot be: it is not of a memory-mapped tensordict, is compressed, is in memory already, or rows are
-    picked by number. Writes to the tensor reach nobody else.
+    picked by number. Writes to the tensor reach no other object.
     """
     found = bare_array(variable)
     if found is None:
@@ -438,13 +438,13 @@ class Frame:
 
 
 def _names(batch: GroupBatch) -> Any:
-    """The names of the axes, None where there are none; tensordict's types do not say that one may be None."""
+    """The names of the axes, None where there are none; in the types of tensordict none may be None."""
     names = td_names(batch)
     return names if any(name is not None for name in names) else None
 
 
 def leave_out_times(plan: Plan) -> None:
-    """Before rows are read: leave out times that int64 nanoseconds cannot hold, which only values tell, and warn of all."""
+    """Before rows are read: leave out times that int64 nanoseconds cannot hold, which only values show, and warn of all."""
     times = [entry for entry in plan.entries if entry.variable.dtype.kind in "mM"]
     uncertain = [entry for entry in times if not entry.variable.dtype.name.endswith(("[ns]", "64"))]
     found = read_variables([entry.variable for entry in uncertain], [entry.name for entry in uncertain])

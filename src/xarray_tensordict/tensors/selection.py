@@ -161,7 +161,7 @@ def select(index: Any, shape: Sequence[int], *, what: str = "tensor") -> Selecti
         raise IndexError(f"too many indices for {what} of dimension {len(shape)}: {consumed} are indexed")
     items = _without_ellipsis(items, len(shape) - consumed)
     sizes = tuple(shape[: sum(_axes(item) for item in items)])
-    # torch itself says what it refuses, and what comes out: a view of one element costs no memory
+    # torch itself refuses what it cannot index, and shows the shape: a view of one element costs no memory
     picked = torch.zeros((), dtype=torch.bool).expand(sizes)[tuple(items)]
     return Selection(_plain(items, sizes), sizes, tuple(picked.shape))
 

@@ -168,7 +168,7 @@ class Template:
         """The names of the variables to be taken from the template as they are.
 
         Those are coordinates, unbatched and partial variables, and what torch has no dtype for: a tensordict lacks
-        them although nobody left them out. Also coordinates that it carries unchanged, so that their indexes stay.
+        them although they were not left out. Also coordinates that it carries unchanged, so that their indexes stay.
 
         Parameters
         ----------
@@ -304,9 +304,9 @@ def _as_dtype(values: Array, dtype: Any) -> Array:
     if values.dtype == dtype or not isinstance(dtype, np.dtype) or dtype.kind not in "USTbiufc":
         return values
     plain = np.dtype(dtype.kind) if dtype.kind in "US" else dtype
-    wanted: tuple[type, ...] = {"U": (str,), "T": (str,), "S": (bytes,)}.get(dtype.kind, (bool, int, float, complex))
+    allowed: tuple[type, ...] = {"U": (str,), "T": (str,), "S": (bytes,)}.get(dtype.kind, (bool, int, float, complex))
     items = values.ravel().tolist()
-    if not items or not all(type(item) in wanted for item in items):
+    if not items or not all(type(item) in allowed for item in items):
         return values
     converted = np.array(items, dtype=plain).reshape(values.shape)
     return converted if converted.ravel().tolist() == items else values

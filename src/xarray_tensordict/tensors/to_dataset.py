@@ -40,7 +40,7 @@ def to_dataset(
         A TensorDict, a PersistentTensorDict, a tensorclass, or a lazy stack whose members are alike.
     dims
         Names of axes, by key or glob: ``{"images": ("channel", "y", "x"), "obs/*": ("obs",)}``, for all axes of the
-        entry or for those behind the batch (told apart by the length); ``...`` stands for axes that are not named. A
+        entry or for those behind the batch (the length decides); ``...`` stands for axes that are not named. A
         str takes the dims and the attributes of a variable of the template: ``{"t2m_hat": "t2m"}``. Other axes are
         called as in the template, the batch as in ``td.names`` or ``batch_0``, the rest ``dim_<size>``.
     coords
@@ -253,7 +253,7 @@ def _says(attrs: Mapping[Any, Any], batches: Mapping[Key, Dims]) -> bool:
 
 
 def _record_batch(ds: xr.Dataset, batches: Mapping[Key, Dims]) -> xr.Dataset:
-    """Record the batch dims where they could not be inferred from the Dataset, and nothing says them already."""
+    """Record the batch dims where they could not be inferred from the Dataset, and no record names them already."""
     if BATCH_DIMS_ATTR in ds.attrs or not set(batches[()]) <= set(ds.dims):
         return ds
     return set_record_if_needed(ds, {key: batch for key, batch in batches.items() if set(batch) <= set(ds.dims)})

@@ -38,7 +38,7 @@ def torch_dtype(dtype: Any) -> torch.dtype | None:
     Parameters
     ----------
     dtype
-        A numpy dtype, anything ``np.dtype`` takes, or an array (whatever has a ``dtype``).
+        A numpy dtype, anything ``np.dtype`` takes, or an array (any object with a ``dtype``).
 
     Returns
     -------
@@ -136,7 +136,7 @@ def _torch_can_share(array: np.ndarray[Any, Any]) -> bool:
 
 @cache
 def hear_of_complex32() -> None:
-    """Let torch say that the dtype is experimental, which it does once in a process."""
+    """Let torch warn that the dtype is experimental, which it does once in a process."""
     with quiet(("ComplexHalf", UserWarning)):
         torch.zeros(1, dtype=torch.complex64).to(torch.complex32)
 
@@ -248,12 +248,12 @@ def to_codes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 def from_codes(codes: np.ndarray[Any, Any], dtype: str | torch.dtype | None) -> torch.Tensor:
     """A tensor over the memory of an array of values, or of the codes of a dtype that numpy lacks; the way back."""
     tensor = torch.from_numpy(codes)
-    wanted: Any = getattr(torch, dtype) if type(dtype) is str else dtype
-    if wanted is None or wanted is tensor.dtype:
+    target_dtype: Any = getattr(torch, dtype) if type(dtype) is str else dtype
+    if target_dtype is None or target_dtype is tensor.dtype:
         return tensor
-    if wanted is torch.complex32:
+    if target_dtype is torch.complex32:
         hear_of_complex32()
-    return tensor.view(wanted)
+    return tensor.view(target_dtype)
 
 
 # --- torch -> numpy ---------------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def rows_from_numpy(
 
 def _python_rows(array: Array) -> list[Any]:
     """One Python object for each step along the first axis."""
-    # tolist() would give bare ints for nanoseconds
+    # tolist() would give plain ints for nanoseconds
     rows: list[Any] = python_objects(objects(array.flat, array.shape) if array.dtype.kind in "mM" else array)
     return rows
 
@@ -419,7 +419,7 @@ def _stack_rows(rows: list[Any], size: tuple[int, ...], names: tuple[str | None,
 
 
 def one_value(value: Any) -> Array:
-    """Hold one Python value in a 0-d array, whatever it is, such that ``.item()`` gives it back.
+    """Hold any one Python value in a 0-d array, such that ``.item()`` gives it back.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What is in a tensordict, level by level, whatever its class, and each entry as a numpy array.
+"""What is in a tensordict of any class, level by level, and each entry as a numpy array.
 
 Reading the entries of a tensordict has exceptions that depend on its class, and all of them are here: tensorclasses
-hand out bare Python values, lazy stacks hide the keys that one of their members lacks and promote dtypes that differ,
+hand out plain Python values, lazy stacks hide the keys that one of their members lacks and promote dtypes that differ,
 and non-tensor data comes as one value for the batch or as one for each row.
 """
 
@@ -143,7 +143,7 @@ def stack_of(td: TensorCollection) -> LazyStackedTensorDict | None:
 
 
 def stack_conflict(td: TensorCollection, key: Sequence[str] = ()) -> str | None:
-    """Say why the members of a lazy stack cannot be one array per entry; None where they can.
+    """Why the members of a lazy stack cannot be one array per entry; None where they can.
 
     Examples
     --------

@@ -31,7 +31,7 @@ _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """What the caller of any writer says; see ``Dataset.td.to_zarr``. Checked by :mod:`.methods`."""
+    """The options of all writers; see ``Dataset.td.to_zarr``. Checked by :mod:`.methods`."""
 
     layout: Layout = "tensordict"
     mode: str | None = None
@@ -62,7 +62,7 @@ class Written:
 class Node:
     """One group to be written: its own variables under their own names and dims.
 
-    ``names`` has the name in the Dataset of each variable, ``attrs`` is None where the Dataset says nothing about them, and
+    ``names`` has the name in the Dataset of each variable, ``attrs`` is None where the Dataset has none for it, and
     ``unlimited`` are dims that can grow.
     """
 
@@ -344,7 +344,7 @@ def _prune(plan: WritePlan) -> None:
 
 
 def _record_role(name: str, stored: Stored, node: Node, *, cf: bool) -> None:
-    """Say what the engine would not see: marked arrays are coordinates unless they say otherwise, others are data.
+    """Record what the engine would not see: marked arrays are coordinates unless their record differs, others are data.
 
     With `cf` coordinates are named in CF's attribute, which cannot name all.
     """
@@ -364,12 +364,12 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
             batch = source.batches.get(key, source.batches[()])
             group.batch_record = batch_record(batch.sizes, td_names(batch))
         return
-    bare = source.flat.copy(deep=False)
-    bare.encoding = {}
+    unencoded = source.flat.copy(deep=False)
+    unencoded.encoding = {}
     if plan.format == "hdf5":
-        bare.encoding = {"unlimited_dims": source.flat.encoding.get("unlimited_dims", ())}
+        unencoded.encoding = {"unlimited_dims": source.flat.encoding.get("unlimited_dims", ())}
     named = {key: tuple(dim or "" for dim in dims) for key, dims in source.flat_batches.items()}
-    recorded = set_record_if_needed(bare, named) if source.flat.sizes else bare
+    recorded = set_record_if_needed(unencoded, named) if source.flat.sizes else unencoded
     root = plan.groups[()]
     if BATCH_DIMS_ATTR in recorded.attrs:
         root.attrs = {**(root.attrs or {}), BATCH_DIMS_ATTR: recorded.attrs[BATCH_DIMS_ATTR]}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-"""What the system says where a disk, a file or a quota is full."""
+"""The error numbers of a full disk, file or quota."""
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def free_name(target: Path, kind: str) -> Path:
-    """A name beside `target` that nobody has."""
+    """An unused name beside `target`."""
     return target.with_name(f".{target.name}.{secrets.token_hex(4)}.{kind}")
 
 
@@ -124,7 +124,7 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         try:
             shutil.rmtree(path, ignore_errors=True)
-        except BaseException:  # Ctrl-C: nobody would remove the rest
+        except BaseException:  # Ctrl-C: no other code would remove the rest
             shutil.rmtree(path, ignore_errors=True)
             raise
     else:

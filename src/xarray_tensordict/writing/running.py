@@ -39,7 +39,7 @@ def compute_all(delayed: Sequence[Any], *, progress: bool = False) -> None:
     """Compute ``Delayed`` objects as one graph, for what they do and not for what they give.
 
     Where a task fails, dask raises while others still run. This raises when they are done, so that nothing is written
-    behind whoever cleans up and tries again.
+    after the code that cleans up and tries again.
     """
     if not delayed:
         return
@@ -93,7 +93,7 @@ class _Watched(Executor):
         return future
 
     def settle(self) -> None:
-        """Wait; none is cancelled, since those of a ``multiprocessing`` pool never say that they run."""
+        """Wait; none is cancelled, since those of a ``multiprocessing`` pool never report that they run."""
         wait(self._running)
 
 
@@ -151,7 +151,7 @@ def _has_tasks(keys: AbstractSet[Any], dask_worker: Any) -> bool:
     return bool(keys & (waiting | {task.key for task in state.all_running_tasks}))
 
 
-# -- what is told of a computation -------------------------------------------------------------------------------------
+# -- progress of a computation -----------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What is written to arrays that are there: whether it fits, as which values, and under which names of dims.
 
-Everything is compared with what is there before a byte is written. Silence here would be rows that are missing, or values that
+Everything is compared with the store before a byte is written. Otherwise rows could be missing, or values that
 mean something else than those before them.
 """
 
@@ -29,7 +29,7 @@ _TEXT = "UTO"
 
 
 def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str, int | None], where: str) -> None:
-    """Raise ``ValueError`` unless a variable has the dims, the dtype and the sizes of what is there.
+    """Raise ``ValueError`` unless a variable has the dims, the dtype and the sizes of the stored one.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str
             f".astype({old.dtype.name!r}) if nothing is lost by that"
         )
     for dim, found, expected in zip(new.dims, new.shape, old.shape, strict=True):
-        wanted = free.get(str(dim), expected)
-        if wanted is not None and found != wanted:
-            raise ValueError(f"{where}: variable {name!r} needs size {wanted} along {dim!r}, found {found}")
+        needed = free.get(str(dim), expected)
+        if needed is not None and found != needed:
+            raise ValueError(f"{where}: variable {name!r} needs size {needed} along {dim!r}, found {found}")
 
 
 # -- values as an array stores them ------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
     ------
     ValueError
         For variables that are missing, that are new, that have other dims, dtypes, sizes or units, or that lack the dim and
-        differ from what is there. The message names them.
+        differ from the store. The message names them.
     """
     new = source.flat
     dims = {dim} if isinstance(dim, str) else set(dim)
@@ -217,7 +217,7 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
 
 
 def check_rest(source: Source, old: xr.Dataset, dims: Collection[str], where: str) -> None:
-    """Raise ``ValueError`` unless all variables that have none of some dims are what is there: they are not written."""
+    """Raise ``ValueError`` unless all variables that have none of some dims equal the stored ones: they are not written."""
     for _, name, variable in source.variables():
         if set(dims).isdisjoint(source.flat.variables[name].dims) and not same_values(variable, old.variables[name]):
             raise ValueError(

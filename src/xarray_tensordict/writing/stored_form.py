@@ -1,4 +1,4 @@
-"""What one variable of a Dataset becomes in a store: its values and its records, whatever the format of the store.
+"""What one variable of a Dataset becomes in a store: its values and its records, in every format.
 
 Plain tensordict must read what a variable means, so times become int64 nanoseconds, packed values stay decoded, rows of
 strings are marked as such, and Python objects become JSON. What is lost by that is put into the record of the array
@@ -48,7 +48,7 @@ _NUMBERS = "biufc"
 _TIMES = "mM"
 _STRINGS = "UST"
 _LAID_OUT = frozenset({"chunks", "shards", "chunksizes", "preferred_chunks"})
-"""What an encoding says about axes by their place."""
+"""The parts of an encoding that refer to axes by their place."""
 _TEXT_DTYPE: Any = create_vlen_dtype(str)
 
 
@@ -63,7 +63,7 @@ class Stored:
     stack
         Whether plain tensordict is to read it as one Python object for each row of the batch.
     record
-        What the array's own record has to say.
+        The content of the array's own record.
     payload
         For ``form="json"``: nested lists of the objects, or the one object.
     encoding
@@ -124,10 +124,12 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
     kind = variable.dtype.kind
     if kind in _TIMES:
         # no store takes the fill value that xarray leaves in the attributes of times that numpy has dtypes for
-        bare = {name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}}
-        variable = remade(variable, attrs=bare)
+        other_attrs = {
+            name: value for name, value in variable.attrs.items() if name not in {"_FillValue", "missing_value"}
+        }
+        variable = remade(variable, attrs=other_attrs)
     if kind == "S" and variable.dtype.itemsize < 2:
-        # CF takes an array of single bytes for strings in pieces, and joins them
+        # CF takes an array of single bytes for characters, and joins them
         variable = map_values(variable, lambda values: values.astype("S2"), np.dtype("S2"))
     if place.layout == "xarray":
         return _for_xarray(variable, place)
@@ -198,7 +200,7 @@ _FARTHEST = 2**63 // 1000
 def _pack(stored: Stored, place: Place) -> None:
     """Choose the CF words of an array: those that came along as far as they hold the values, those asked for, or raise.
 
-    Attributes in JSON have one dtype of floats, so xarray decodes what is packed as float32 to float64. The record says
+    Attributes in JSON have one dtype of floats, so xarray decodes what is packed as float32 to float64. The record names
     what it was, and the engine gives that back.
     """
     variable = stored.variable
@@ -295,7 +297,7 @@ def encode_times(variable: xr.Variable, place: Place) -> xr.Variable:
     for attr in ("units", "calendar", "dtype"):
         if attr in variable.attrs:
             raise ValueError(
-                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which says how times are "
+                f"variable {place.name!r} has dtype {variable.dtype} and the attribute {attr!r}, which is reserved for how times are "
                 "stored; delete the attribute"
             )
     counts = map_values(variable, lambda values: nanoseconds(values, place.name), np.dtype("int64"))
@@ -325,7 +327,7 @@ def nanoseconds(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]
 
 
 def _of_objects(variable: xr.Variable, place: Place) -> Stored:
-    """Objects are looked at one by one: the dtype does not tell what they are."""
+    """Objects are looked at one by one: the dtype does not show what they are."""
     values = read_now(variable)
     held = xr.Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
     what = held_objects(values)
@@ -396,13 +398,13 @@ _CF_KEPT = (*CF_WORDS, "grid_mapping", "bounds", "cell_measures", "ancillary_var
 
 
 def cf_encoding(variable: xr.Variable) -> dict[str, Any]:
-    """The CF words of an encoding that came along; :func:`.values.packed` says whether the values fit."""
+    """The CF words of an encoding that came along; :func:`.values.packed` checks whether the values fit."""
     kept = {name: variable.encoding[name] for name in _CF_KEPT if name in variable.encoding}
     kinds = {variable.dtype.kind}
     with suppress(TypeError):
         kinds.add(np.dtype(kept.get("dtype") or "float64").kind)
     is_time = variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and "units" in kept)
-    # strings: the dtype they were read as says nothing about how they are to be written
+    # strings: the dtype they were read as does not define how they are written
     if "b" in kinds or not (is_time or kinds <= set("iufc")):
         kept = {name: value for name, value in kept.items() if name not in CF_WORDS}
     return kept

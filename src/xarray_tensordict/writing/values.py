@@ -143,7 +143,7 @@ def packed(
     encoding
         What came along with the variable.
     asked
-        What the caller says: values may be rounded by that, and nothing else.
+        Passed by the caller: values may be rounded by that, and by nothing else.
 
     Raises
     ------
@@ -170,12 +170,12 @@ def packed(
         if found is not None:
             raise ValueError(f"encoding: variable {name!r}: {found}; pass another")
         return checked(name, variable, whole, exactly=False), encoding
-    bare = {word: value for word, value in encoding.items() if word not in CF_WORDS}
+    unpacked = {word: value for word, value in encoding.items() if word not in CF_WORDS}
     if variable.dtype.kind in "mMO":
         if not _keeps_times(variable, encoding):
-            return variable, bare
+            return variable, unpacked
     elif decoded_dtype(variable, encoding).kind.replace("u", "i") != variable.dtype.kind.replace("u", "i"):
-        return variable, bare  # floats that were integers, and so on
+        return variable, unpacked  # floats that were integers, and so on
     if variable.chunks is not None:
         return checked(name, variable, encoding, exactly=True), encoding
     # what has not been loaded is as it was packed
@@ -187,7 +187,7 @@ def packed(
         "packing or fill value",
         StoredFormWarning,
     )
-    return variable, bare
+    return variable, unpacked
 
 
 def with_one_fill(encoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def checked(
     Raises
     ------
     ValueError
-        For values that the packing does not hold; `remedy` says what to do then.
+        For values that the packing does not hold; `remedy` is the advice for that case.
     """
     remedy = (
         remedy or f"write ds.assign({{{name!r}: ds[{name!r}].drop_encoding()}}), or pass an encoding= that holds it"
@@ -274,7 +274,7 @@ def checked(
 def encoded(
     name: str, variable: xr.Variable, encoding: Mapping[str, Any], dtype: np.dtype[Any], *, remedy: str
 ) -> xr.Variable:
-    """The values as an array of `dtype` stores them, and the attributes that say so; times are loaded.
+    """The values as an array of `dtype` stores them, and the attributes that record it; times are loaded.
 
     Raises
     ------
@@ -294,13 +294,13 @@ def encoded(
 def _encoded(values: Any, encoding: Mapping[str, Any], dims: Any = ("q",), name: str = "values") -> xr.Variable:
     words = {word: encoding[word] for word in CF_WORDS if encoding.get(word) is not None}
     with quiet(*XARRAY_SAYS), np.errstate(all="ignore"):
-        # _FillValue=None: xarray would say that NaN is missing, for nothing
-        bare = xr.Variable(dims, values, {}, {"_FillValue": None, **with_one_fill(words)}, fastpath=True)
-        return encode_cf_variable(bare, name=name)
+        # _FillValue=None: otherwise xarray would needlessly record NaN as missing
+        unpacked = xr.Variable(dims, values, {}, {"_FillValue": None, **with_one_fill(words)}, fastpath=True)
+        return encode_cf_variable(unpacked, name=name)
 
 
 def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly: bool = True) -> str | None:
-    """Say which value does not come back from an encoding, None where all do.
+    """Describe a value that does not come back from an encoding, None where all do.
 
     Parameters
     ----------
@@ -329,18 +329,18 @@ def misfit(values: np.ndarray[Any, Any], encoding: Mapping[str, Any], *, exactly
         parts = (values[start : start + _AT_ONCE] for start in range(0, values.size, _AT_ONCE))
         return next(filter(None, (misfit(part, encoding, exactly=exactly) for part in parts)), None)
     dtype = np.dtype(encoding.get("dtype") or values.dtype)
-    said = [
+    codings = [
         f"{word}={encoding[word]!r}" if isinstance(encoding[word], str) else f"{word}={encoding[word]!s}"
         for word in CF_WORDS
         if word != "dtype" and encoding.get(word) is not None
     ]
-    words = f"{dtype} with {', '.join(said)}" if said else str(dtype)
+    words = f"{dtype} with {', '.join(codings)}" if codings else str(dtype)
     if kind == "c" and dtype.kind != "c":
         return f"{words} does not hold complex numbers"
     try:
         coded = _encoded(values, encoding)
         with quiet(*XARRAY_SAYS), np.errstate(all="ignore"):
-            # an array that is there may have several values for what is missing; xarray reads all, and writes one
+            # a stored array may have several values for what is missing; xarray reads all, and writes one
             missing = encoding.get("missing_value")
             read_as = coded.attrs if missing is None else {"missing_value": missing, **coded.attrs}
             stored = xr.Variable(("q",), coded.values, read_as)

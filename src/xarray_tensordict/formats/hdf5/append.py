@@ -59,7 +59,7 @@ class _Rows:
 class _Append:
     """What an append does to the group `base` of a file, checked and encoded; nothing is written yet.
 
-    `ds` is what is there, `texts` are variables in the entry ``_unbatched``, whole, and `batches` those of the groups
+    `ds` holds the existing variables, `texts` are variables in the entry ``_unbatched``, whole, and `batches` those of the groups
     afterwards.
     """
 
@@ -80,7 +80,7 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
     FileNotFoundError
         Where there is no file.
     ValueError
-        For rows that do not fit, and for datasets that cannot grow; the message says how to make some that can.
+        For rows that do not fit, and for datasets that cannot grow; the message shows how to make some that can.
     BlockingIOError
         Where another process has the file open.
     OSError
@@ -161,7 +161,7 @@ def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, whe
 def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     """Grow the datasets of a file that is open for writing, and make its records true."""
     file, base = output.file, append.base
-    # a disk that is full has to say so while nothing has changed
+    # a full disk has to raise while nothing has changed
     output.room(sum(rows.values.nbytes for rows in append.rows))
     scales = {scale: size for rows in append.rows for scale, size in _growing_scales(rows)}
     before = {rows.dataset.name: rows.before for rows in append.rows} | {each.name: each.shape for each in scales}

@@ -273,7 +273,7 @@ class OpenedDataset:
     source, path
         The file, and the path from its group.
     fingerprint
-        Its type in words without the byte order, which HDF5 gives with the values, its shape, and the attributes that say
+        Its type in words without the byte order, which HDF5 gives with the values, its shape, and the attributes that define
         what its numbers mean.
     linked
         Whether it may be in another file than the source, behind an external link.
@@ -301,7 +301,7 @@ class OpenedDataset:
         ReplacedError
             Where there is none, or what it holds would not be what was described.
         OSError
-            Where a file became shorter, and for whatever HDF5 raises; the message names the file and the dataset.
+            Where a file became shorter, and for any error of HDF5; the message names the file and the dataset.
         """
         with self.source.locked() as base:
             try:
@@ -359,7 +359,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 class ContiguousDataset(PlainFiles):
     """The bytes of a contiguous dataset, read through the file that HDF5 has open.
 
-    So it is the file that was opened, even where another one has taken its name since; and as HDF5 lets nobody in this
+    So it is the file that was opened, even where another one has taken its name since; and as HDF5 lets no other code in this
     process write to a file that it has open for reading alone, nothing waits in its buffers.
     """
 

@@ -114,7 +114,7 @@ def unbatched_content(group: Any, where: str) -> dict[str, dict[str, Any]]:
 
 
 def reference_kind(dtype: np.dtype[Any]) -> str | None:
-    """What kind of HDF5 references `dtype` holds, at whatever depth, None if it holds none."""
+    """What kind of HDF5 references `dtype` holds, at any depth, None if it holds none."""
     found = h5py.check_ref_dtype(dtype)
     if found is not None:
         return "region reference" if found is h5py.RegionReference else "object reference"
@@ -229,7 +229,7 @@ class Axis:
 
 
 def identity(obj: Any) -> tuple[Any, ...]:
-    """Tells one HDF5 object from another, by whatever link it was reached."""
+    """Identifies an HDF5 object, by any link it was reached."""
     info = h5py.h5o.get_info(obj.id if isinstance(obj, h5py.HLObject) else obj)
     return (info.fileno, info.addr)
 
@@ -299,7 +299,7 @@ class ScaleTable:
     def attached(self, dataset: Any, references: list[Any]) -> Axis:
         """The scale of one axis of a dataset. Of several the last, as netCDF-C and h5netcdf do."""
         for reference in reversed(references):
-            with suppress(Exception):  # it is null, of another type, or leads nowhere: h5py raises nearly anything
+            with suppress(Exception):  # it is null, of another type, or dangling: h5py raises nearly anything
                 target = h5py.h5r.dereference(reference, dataset.id)
                 if isinstance(target, h5py.h5d.DatasetID):
                     return self.axis(target)
@@ -315,7 +315,7 @@ class ScaleTable:
     def _share(self, members: Mapping[str, Any]) -> Shared:
         found = Shared()
         for name, member in members.items():
-            with suppress(Exception):  # it is corrupt, and said to be when it is described as an array
+            with suppress(Exception):  # it is corrupt, which is reported when it is described as an array
                 if isinstance(member, h5py.Dataset) and member.shape and is_scale(member):
                     found.scales.append(self.axis(member.id, name))
                     number = np.ravel(marker(member, "_Netcdf4Dimid"))
@@ -327,7 +327,7 @@ class ScaleTable:
 def _opened(group: Any) -> dict[str, Any]:
     found = {}
     for name in group:
-        with suppress(Exception):  # h5py raises nearly anything for a link that leads nowhere
+        with suppress(Exception):  # h5py raises nearly anything for a dangling link
             found[name] = member_of(group, name)
     return found
 
@@ -392,7 +392,7 @@ def _labels(dataset: Any) -> list[str] | None:
 
 
 def attached_scales(dataset: Any, axis: int) -> list[h5py.Dataset]:
-    """The dimension scales of an axis; references that lead nowhere are passed over."""
+    """The dimension scales of an axis; dangling references are passed over."""
     found = []
     for reference in _scale_references(dataset)[axis]:
         with suppress(Exception):  # as where they are read

@@ -1,7 +1,7 @@
 """HDF5 files that stay usable: in threads, after pickling, after a fork, and beyond a full cache of open files.
 
 Files are kept by xarray's file managers, and each use of h5py happens under xarray's lock for HDF5. This is the one
-module that uses these two. It also says who may write to a file.
+module that uses these two. It also controls who may write to a file.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ except ImportError:  # Windows, where HDF5 alone locks files
     fcntl = None  # type: ignore[assignment]
 
 _FORK_WAITS = 10
-"""How many seconds a fork waits for a thread that uses HDF5, before it goes on all the same."""
+"""How many seconds a fork waits for a thread that uses HDF5, before it goes on without it."""
 
 _lock: Any = HDF5_LOCK
 _held_for_fork = False
 
 
 def _before_fork() -> None:
-    # in the child nobody would finish what another thread has begun in HDF5, nor release its lock
+    # in the child no thread would finish what another one has begun in HDF5, nor release its lock
     global _held_for_fork
     _held_for_fork = _lock.acquire(timeout=_FORK_WAITS)
 
@@ -88,7 +88,7 @@ class OpenFile:
     writable
         Whether this process can write to it.
     identity
-        What tells it from others; None where it is no file that others can read.
+        What identifies it; None where it is no file that others can read.
     as_opened
         Whether it is the file that was opened first, as it was then.
     descriptor, size
@@ -226,7 +226,7 @@ class Hdf5Source:
 
 
 def open_source(source: Any) -> Hdf5Source:
-    """Open what a user gave as an HDF5 file; what it was, is said where it is none.
+    """Open what a user gave as an HDF5 file; the error describes what is no HDF5 file.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def _cannot_open(name: str, err: OSError) -> OSError:
 
 @contextmanager
 def open_for_changes(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
-    """Open a file that is there for reading and writing, as its only writer.
+    """Open an existing file for reading and writing, as its only writer.
 
     What this package has open of it for reading is closed, and opened again where it is read.
 
@@ -352,7 +352,7 @@ def _release_readers(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def not_written(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Nobody else takes the place of a file here, nor opens it for writing; readers may go on.
+    """Keep other writers from replacing a file or opening it for writing; readers may go on.
 
     Raises
     ------
@@ -367,7 +367,7 @@ def not_written(path: str | os.PathLike[str]) -> Iterator[None]:
                 fcntl.flock(number, fcntl.LOCK_EX)
         try:
             file = held.enter_context(h5py.File(path, "r"))
-        except OSError as error:  # where there is none, or a damaged one, nobody writes
+        except OSError as error:  # there is none, or a damaged one: no writer has it
             locked = _locked(path, error)
             if locked is not None:
                 raise locked from error

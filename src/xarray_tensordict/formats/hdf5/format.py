@@ -18,7 +18,7 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 class Hdf5Format(Format):
-    """HDF5, whoever wrote it."""
+    """HDF5 of any writer."""
 
     expects = "an HDF5 file"
     targets: ClassVar = {"hdf5": (".h5", ".hdf5", ".hdf", ".nc", ".nc4")}
@@ -52,7 +52,7 @@ class Hdf5Format(Format):
 
         is_path = isinstance(source, str)
         if is_path and mode == "r+":
-            with open_for_changes(source):  # says what is in the way, which tensordict does not
+            with open_for_changes(source):  # its errors name the cause, which those of tensordict do not
                 pass
         if not group:
             given = {"filename": source} if is_path else {"group": source}

@@ -1,4 +1,4 @@
-"""Where links, and the parts of datasets, lead: HDF5 waits for a FIFO or a device, and never ends to read what is made of itself."""
+"""Targets of links and of the parts of datasets: HDF5 waits for a FIFO or a device, and never ends to read what contains itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part = tuple[str, str]
 
 
 class UnreadableError(Exception):
-    """What an HDF5 object holds has no counterpart here; the message says what it is."""
+    """What an HDF5 object holds has no counterpart here; the message describes it."""
 
 
 def member_of(group: Any, name: str | bytes) -> Any:
@@ -28,7 +28,7 @@ def member_of(group: Any, name: str | bytes) -> Any:
     UnreadableError
         Where its link or a part of it points to what is no regular file, and for a virtual dataset that is made of itself.
     Exception
-        Nearly anything, by h5py, for a link that leads nowhere and a corrupt object.
+        Nearly anything, by h5py, for a dangling link and a corrupt object.
     """
     _check_link(group, os.fsdecode(name), [])
     member = group[name]
@@ -38,7 +38,7 @@ def member_of(group: Any, name: str | bytes) -> Any:
 
 
 def _check_path(group: Any, path: str, followed: list[str]) -> None:
-    """Look at the links on a path; `followed` are those that led to it."""
+    """Look at the links on a path; `followed` are those on the way to it."""
     at = group.file if path.startswith("/") else group
     names = [name for name in path.split("/") if name not in {"", "."}]
     for number, name in enumerate(names, 1):

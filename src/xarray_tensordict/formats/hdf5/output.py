@@ -173,7 +173,7 @@ def write_values(writes: Iterable[tuple[Target, Region, xr.Variable]], *, progre
 
 @contextmanager
 def opened_file(name: str, opener: Callable[..., h5py.File], *args: Any, **options: Any) -> Iterator[Hdf5Output]:
-    """Open a file for writing, and close it with all that is in it; what the system says to HDF5 is raised with `name`."""
+    """Open a file for writing, and close it with all that is in it; errors of the system in HDF5 are raised with `name`."""
     try:
         output = Hdf5Output(opener(*args, **options), name)
         try:
@@ -243,7 +243,7 @@ def changed_in_place(target: Path) -> Iterator[Hdf5Output]:
 def store_blocks(writes: Sequence[tuple[Any, Region, Any]], *, progress: bool = False) -> None:
     """Compute dask arrays as one graph, and write each block to its place as it comes.
 
-    HDF5 has one writer, this process. Blocks are computed by its threads, whatever local scheduler is set, or by a cluster,
+    HDF5 has one writer, this process. Blocks are computed by its threads, with any local scheduler, or by a cluster,
     and each is written as soon as it is there and then forgotten. A cluster keeps finished blocks until they are fetched.
 
     Parameters
@@ -286,7 +286,7 @@ def _from_cluster(client: Any, writes: Sequence[tuple[Any, Region, Any]]) -> Non
     for target, region, source in writes:
         own = source.to_delayed(optimize_graph=False).ravel()
         for block, part in zip(own, slices_from_chunks(source.chunks), strict=True):
-            # a task of its own: its result belongs to nobody else, and can be forgotten
+            # a task of its own: no other task uses its result, which can be forgotten
             blocks.append(delayed(np.asarray)(block))
             places[blocks[-1].key] = target, fuse(region, part)
     futures = client.compute(blocks)

@@ -34,7 +34,7 @@ from .links import UnreadableError, member_of
 from .variables import GroupFacts, check_readable, read_array, record_at
 
 _PATHS, _PATHS_FOR_EACH = 1000, 10
-"""How many paths may lead to groups of a file, beside so many for each group: by links there can be 2 ** 64."""
+"""How many paths to groups of a file there may be, beside so many for each group: by links there can be 2 ** 64."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Node:
     """A group, or records shown as one, found by following names from the opened group.
 
     `chain` are the groups that enclose it (and itself, if it is one), the root of the file first; `path` its names from the
-    group that was opened; `fields` the record fields that lead to it, if it is in the dataset `obj`.
+    group that was opened; `fields` the record fields on the way to it, if it is in the dataset `obj`.
     """
 
     obj: Any
@@ -132,7 +132,7 @@ class Hdf5Store:
         ValueError
             If its batch record is malformed, or of an unknown version.
         OSError
-            If the opened group itself is damaged; groups in it that are damaged are empty, and say so in `left_out`.
+            If the opened group itself is damaged; groups in it that are damaged are empty, and listed in `left_out`.
         """
         out, where = StoredGroup(key), self._where(key)
         wrong = record = None
@@ -258,7 +258,7 @@ def _step(node: _Node, name: str) -> _Node | None:
         return None
     for stored in (name, NON_COORD_PREFIX + name):
         child = None
-        with suppress(Exception):  # h5py raises nearly anything for a link that leads nowhere
+        with suppress(Exception):  # h5py raises nearly anything for a dangling link
             child = member_of(node.obj, stored)
         path = (*node.path, stored)
         if isinstance(child, h5py.Group):
@@ -307,8 +307,10 @@ def _why_not_opened(group: Any, name: str, err: Exception) -> str:
     link = None
     with suppress(Exception):  # a link of a kind that h5py does not know
         link = group.get(name, getlink=True)
-    said = err.args[0] if err.args else err
+    detail = err.args[0] if err.args else err
     if isinstance(link, h5py.SoftLink | h5py.ExternalLink):
         file = f" in the file {link.filename!r}" if isinstance(link, h5py.ExternalLink) else ""
         return f"it is a link to {link.path!r}{file}, which cannot be opened"
-    return f"it cannot be opened: {said}" if link else f"it is a user-defined link, which cannot be followed: {said}"
+    return (
+        f"it cannot be opened: {detail}" if link else f"it is a user-defined link, which cannot be followed: {detail}"
+    )

@@ -70,7 +70,7 @@ class GroupFacts:
 
 
 def record_at(dtype: np.dtype[Any], fields: tuple[str, ...] = ()) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype that `fields` lead to, which has names if it is one of records, and the axes of the array types around it."""
+    """The dtype below `fields`, which has names if it is one of records, and the axes of the array types around it."""
     axes: tuple[int, ...] = ()
     for name in (None, *fields):
         dtype = dtype if name is None else dtype[name]
@@ -108,7 +108,7 @@ def read_array(
 ) -> StoredArray:
     """Describe `dataset`, or a field of its records, as the array at `key`; raises :class:`UnreadableError`.
 
-    `field` has the names that lead to it, its dtype, and the axes of array types around the record that it is in.
+    `field` has the names on the way to it, its dtype, and the axes of array types around the record that it is in.
     """
     fields, dtype, outer = field or ((), dataset.dtype, ())
     axes = recorded_axes(dataset, path.rsplit("/", 1)[-1], facts.scales, facts.chain)

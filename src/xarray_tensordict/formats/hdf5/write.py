@@ -119,7 +119,7 @@ def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> 
 
 
 def _target(path: Any, mode: str | None) -> Path:
-    """The path of the file; raises where `mode` does not allow what is there: a folder, a file of another kind, any file."""
+    """The path of the file; raises where `mode` does not allow an existing target: a folder, a file of another kind, any file."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected a path or a binary file object to write to, found {type(path).__name__}")
     local = os.fsdecode(path).removeprefix("file://")
@@ -166,7 +166,7 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
             dims = {str(dim) for variable in group.node.variables.values() for dim in variable.dims}
             group.node.unlimited |= dims & set(old.encoding.get("unlimited_dims", ()))
             if BATCH_ATTR not in file[where].attrs and old.variables:
-                # what others wrote there need not lead with the batch: no record says that it does
+                # datasets of other writers need not start with the batch: no record of it
                 group.batch_record = None
     return plan
 
@@ -207,7 +207,7 @@ def _write_plan(plan: WritePlan, output: Hdf5Output, prefix: Key, options: Write
 
 
 def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions) -> None:
-    """Write the groups of a plan below `prefix`; what is there under the same names is replaced."""
+    """Write the groups of a plan below `prefix`; members of the same names are replaced."""
     writes: list[tuple[Target, Region, xr.Variable]] = []
     for key, group in plan.groups.items():
         node = output.file.require_group(group_name((*prefix, *key)))
@@ -303,23 +303,23 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
     dims, found = [str(dim) for dim in variable.dims], storage_chunks(variable)
     if any(dim in asked for dim in dims):
         own = [max(parts) for parts in variable.chunks] if variable.chunks is not None else variable.shape
-        wanted = [
+        chosen_chunks = [
             size if isinstance(asked.get(dim), Bytes) else asked.get(dim, size)
             for dim, size in zip(dims, own, strict=True)
         ]
         for axis, dim in enumerate(dims):
             nbytes = asked.get(dim)
             if isinstance(nbytes, Bytes):
-                whole = [full if size == -1 else size for size, full in zip(wanted, variable.shape, strict=True)]
+                whole = [full if size == -1 else size for size, full in zip(chosen_chunks, variable.shape, strict=True)]
                 others = math.prod(size for at, size in enumerate(whole) if at != axis)
-                wanted[axis] = max(nbytes // max(variable.dtype.itemsize * others, 1), 1)
+                chosen_chunks[axis] = max(nbytes // max(variable.dtype.itemsize * others, 1), 1)
     elif found is not None:
-        wanted = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
+        chosen_chunks = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
     else:
         return None
     if 0 in variable.shape and not unlimited & set(dims):
         return None
-    sizes = zip(dims, wanted, variable.shape, strict=True)
+    sizes = zip(dims, chosen_chunks, variable.shape, strict=True)
     return tuple(
         max(1, full if size == -1 else size if dim in unlimited else min(size, full)) for dim, size, full in sizes
     )
@@ -383,7 +383,7 @@ def _netcdf_dataset(key: Key, group: GroupPlan, options: WriteOptions) -> xr.Dat
             cut = _encoding_of(stored.variable, options, group.node.unlimited)
             variables[name] = xr.Variable(stored.variable.dims, data_of(stored.variable), attrs, fastpath=True)
             variables[name].encoding = {**cut, **stored.encoding}
-    # CF cannot name a coordinate that says so itself
+    # CF cannot name a coordinate that has its own record
     coords = {name for name in group.coords if group.stored[name].record.get("role") != "coord"}
     attrs = stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}", netcdf=True)
     return dataset_of(variables, coords, attrs)

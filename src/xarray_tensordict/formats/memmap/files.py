@@ -56,7 +56,7 @@ def file_stem(key: str) -> str:
 
 
 def stem_in(folder: Location, key: str, suffix: str) -> str:
-    """The encoded name of a key, or the bare one that older versions wrote, if only that is in the folder."""
+    """The encoded name of a key, or the plain one that older versions wrote, if only that is in the folder."""
     stem = file_stem(key)
     is_safe = key not in ("", ".", "..") and not {"/", "\\", "\0"} & set(key)
     if is_safe and key != stem and not (folder / f"{stem}{suffix}").exists() and (folder / f"{key}{suffix}").exists():
@@ -93,14 +93,14 @@ def root_of(path: str) -> Iterator[Location]:
 def size_of(file: Location) -> int:
     """How many bytes are in a file, or in the member of an archive when it is decompressed.
 
-    Links are followed, wherever they lead: a cache keeps its files elsewhere.
+    Links are followed to any place: a cache keeps its files elsewhere.
 
     Raises
     ------
     FileNotFoundError
         Where there is none.
     ValueError
-        Where it is no file: a folder, a device, or a pipe, which would wait for whoever writes into it.
+        Where it is no file: a folder, a device, or a pipe, on which reading waits for a writer.
     """
     if isinstance(file, zipfile.Path):
         if not file.exists():
@@ -108,7 +108,7 @@ def size_of(file: Location) -> int:
         if not file.is_file():
             raise ValueError(f"{file}: expected a file, found a folder")
         info, held = file.root.getinfo(file.at), os.path.getsize(str(file.root.filename))
-        # what the archive says of it may be wrong, and memory is taken for it
+        # the size in the archive may be wrong, and memory is taken for it
         return min(info.file_size, held if info.compress_type == zipfile.ZIP_STORED else held * _MOST_COMPRESSED)
     status = os.stat(file)
     if not stat.S_ISREG(status.st_mode):
@@ -142,7 +142,7 @@ def read_small(file: Location) -> bytes:
 
 
 def read_json(file: Location) -> tuple[dict[str, Any], Described]:
-    """A JSON document, and what tells later whether it still says so; raises as :func:`read_small`."""
+    """A JSON document, and a check whether it is still the same; raises as :func:`read_small`."""
     if isinstance(file, Path):
         status = os.stat(file)
         return _json_in(file), Described(str(file), partial(_json_in, file), status)
@@ -183,7 +183,7 @@ def _place(member: zipfile.Path) -> tuple[int, int] | None:
 
 
 class TensorEntry(msgspec.Struct, frozen=True, rename={"place": "_place"}):
-    """What a ``meta.json``, or the metadata of a checkpoint, says of a tensor.
+    """The description of a tensor in a ``meta.json`` or in the metadata of a checkpoint.
 
     Attributes
     ----------
@@ -215,16 +215,16 @@ class Noted:
         The file with the metadata.
     keys
         Where in it.
-    said
-        What it said of the array.
+    stated
+        The description of the array in it.
     """
 
     described: Described
     keys: tuple[str, ...]
-    said: TensorEntry
+    stated: TensorEntry
 
     def check(self, where: str) -> None:
-        """Raise where the metadata say something else now; `where` is how messages call the array."""
+        """Raise where the metadata have changed; `where` is how messages call the array."""
         now = self.described.changed()
         if now is None:
             return
@@ -234,15 +234,15 @@ class Noted:
             found: TensorEntry | str = checked(now, TensorEntry, where)
         except ValueError:
             found = "no array"
-        if found != self.said:
-            raise replaced(where, str(self.said), str(found))
+        if found != self.stated:
+            raise replaced(where, str(self.stated), str(found))
 
 
 def bytes_of(file: Location, size: int, entry: Noted) -> Bytes:
-    """The bytes of an array: how many there have to be, and what the metadata said of it."""
+    """The bytes of an array: how many there have to be, and its description in the metadata."""
     if isinstance(file, Path) or not size:  # of an array without elements there is no file
         return FileBytes(str(file), size, entry)
-    archive, place = str(file.root.filename), entry.said.place
+    archive, place = str(file.root.filename), entry.stated.place
     if place is None:
         return CompressedMember(archive, file.at, size, entry)
     return FileBytes(archive, size, entry, *place, file.at)
@@ -276,7 +276,7 @@ class FileBytes(PlainFiles):
             yield fileno, self.offset
 
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
-        self.entry.check(self.path)  # tensordict writes over a file that is there, and a map shows what it wrote
+        self.entry.check(self.path)  # tensordict writes over an existing file, and a map shows what it wrote
         return super().mapped(number, kept)
 
     def private(self) -> Buffer | None:
@@ -289,7 +289,7 @@ class FileBytes(PlainFiles):
 def _check_size(name: str, entry: Noted, expected: int, found: int) -> None:
     if found < expected:
         raise ValueError(
-            f"{name}: meta.json states that it holds {entry.said}, which is {expected} bytes, and it has {max(found, 0)}. It was "
+            f"{name}: meta.json states that it holds {entry.stated}, which is {expected} bytes, and it has {max(found, 0)}. It was "
             f"truncated, or meta.json is of another version of the store: restore it, or leave the entry out with "
             f"drop_variables=[...]"
         )

@@ -54,7 +54,7 @@ class Words(msgspec.Struct, rename="_{}".format):
     Attributes
     ----------
     type, class
-        The class of the tensordict, which older versions say otherwise.
+        The class of the tensordict, which older versions record otherwise.
     """
 
     type: str
@@ -76,9 +76,9 @@ class Folder:
     Attributes
     ----------
     meta, words
-        All that it says, and what it says of itself.
+        The whole document, and its description of the folder itself.
     above
-        This folder and those above it, by what tells one folder from another.
+        This folder and those above it, by what identifies a folder.
     """
 
     path: Location
@@ -107,7 +107,7 @@ class Folder:
             return "a view of another tensordict"
         if self.has("_tensordict"):
             return "non-tensor data" if own == "NonTensorData" else "tensorclass"
-        # older versions say nothing but the class
+        # older versions record the class alone
         if words.is_non_tensor or ("shape" not in self.meta and ("data" in self.meta or self.has("other.pickle"))):
             return "non-tensor data"
         return "an entry that this version does not know" if words.shape is None else "tensordict"
@@ -150,10 +150,10 @@ class LevelReader:
             )
         # the fields of a tensorclass are beside the words
         fields = "_tensordict" not in meta and (path / "_tensordict").exists()
-        said = {
+        stated = {
             word: value for word, value in meta.items() if not (isinstance(value, dict) or (fields and word[:1] != "_"))
         }
-        words = checked(said, Words, f"{file}: it is not the metadata of a tensordict")
+        words = checked(stated, Words, f"{file}: it is not the metadata of a tensordict")
         if words.format_version > _KNOWN_VERSION:
             raise ValueError(
                 f"{file}: it has format version {words.format_version}, expected at most {_KNOWN_VERSION}; a newer tensordict "
@@ -244,7 +244,7 @@ class LevelReader:
         Raises
         ------
         PermissionError
-            For a pickle that nobody asked to load.
+            For a pickle without ``allow_pickle=True``.
         """
         meta, dim = folder.meta, folder.words.stack_dim
         if dim is None:
@@ -258,7 +258,7 @@ class LevelReader:
         elif data == "pickle.pkl":
             data = self._unpickled(folder.path / data)
         if not isinstance(data, list):
-            raise ValueError(  # noqa: TRY004 - what a store says is no argument
+            raise ValueError(  # noqa: TRY004 - the content of a store is no argument
                 f"{folder.path / META}: expected rows or 'pickle.pkl' as 'data', found {data!r:.80}"
             )
         return stacked_array(data, stack_shape(data, batch))
@@ -287,15 +287,15 @@ class LevelReader:
 def add_leaf(
     level: Level, key: str, file: Location, described: Described, keys: tuple[str, ...], entry: object
 ) -> None:
-    """Add a tensor whose bytes are in `file`; `described` says at `keys` what it is, which is `entry`."""
+    """Add a tensor whose bytes are in `file`; its description, `entry`, stands at `keys` of `described`."""
     try:
         noted = Noted(described, keys, checked(entry, TensorEntry, "its metadata are malformed"))
-        size = _checked_size(noted.said, file)
+        size = _checked_size(noted.stated, file)
     except ValueError as error:
         level.left_out[key] = str(error)
         return
-    dtype = noted.said.dtype.removeprefix("torch.")
-    array = RawArray(bytes_of(file, size, noted), np.dtype(CODE_DTYPES.get(dtype, dtype)), noted.said.shape)
+    dtype = noted.stated.dtype.removeprefix("torch.")
+    array = RawArray(bytes_of(file, size, noted), np.dtype(CODE_DTYPES.get(dtype, dtype)), noted.stated.shape)
     level.add_tensor(key, array, dtype if dtype in CODE_DTYPES else None)
 
 

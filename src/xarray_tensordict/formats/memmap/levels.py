@@ -186,7 +186,7 @@ class StackedArray(OuterArray):
             return read_outer(self._members[int(which)], rest)
         numbers = range(len(self._members))[which] if isinstance(which, slice) else [int(number) for number in which]
         place = sum(not isinstance(part, int | np.integer) for part in key[: self._axis])
-        # of no members too: the first one tells the shape
+        # of no members too: the first one has the shape
         read = [read_outer(self._members[number], rest) for number in numbers or [0]]
         return np.stack(read, axis=place).take(range(len(numbers)), axis=place)
 

@@ -172,7 +172,7 @@ def _show_filled(level: Level, batch: tuple[int, ...], length: int, cursor: int 
 def _filled_rows(length: int, batch: tuple[int, ...], cursor: int | None, where: str) -> int:
     """How many rows along the first dim have been filled.
 
-    A storage counts elements over its ``ndim`` leading dims, and does not say what its ``ndim`` is. The cursor of the
+    A storage counts elements over its ``ndim`` leading dims, and does not record its ``ndim``. The cursor of the
     writer counts rows.
     """
     capacity, elements = batch[0], 1

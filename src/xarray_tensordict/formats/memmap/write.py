@@ -215,7 +215,7 @@ def _kept_apart(ds: xr.Dataset, entries: list[Entry]) -> dict[str, Any]:
     values = read_variables(variables, [entry.name for entry in entries])
     for entry, variable, array in zip(entries, variables, values, strict=True):
         attrs = {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in variable.attrs.items()}
-        # CF takes an array of single bytes for strings in pieces, and joins them
+        # CF takes an array of single bytes for characters, and joins them
         content[entry.name] = encode_array(
             array.astype("S2") if array.dtype == "S1" else array,
             tuple(map(str, variable.dims)),

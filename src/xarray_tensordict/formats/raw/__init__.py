@@ -1,1 +1,1 @@
-"""Arrays whose bytes lie in files as they are in memory, whatever the format."""
+"""Arrays whose bytes lie in files as they are in memory, in any format."""

@@ -1,7 +1,7 @@
 """Arrays of zarr: from their documents, whether one is still what was opened, and rows that are read without zarr.
 
 zarr reads a chunk that is missing as the fill value. One that was never written and one that was removed with the whole store
-look the same; the document of the array tells them apart.
+look the same; the document of the array distinguishes them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Nodes:
         own = loaded(document)
         rest, attributes = own.content, own.attributes
         rest.pop("consolidated_metadata", None)
-        alike = document.file, marshal.dumps(rest, 2)  # unlike equality, it tells 1, 1.0 and True apart
+        alike = document.file, marshal.dumps(rest, 2)  # unlike equality, it distinguishes 1, 1.0 and True
         if alike not in self._alike:
             kind = checked(rest, DOCUMENTS[document.file], document.file)
             is_array = isinstance(kind, ArrayV2 | ArrayV3)
@@ -162,7 +162,7 @@ def open_again(store: Store, path: str, zarr_format: int) -> tuple[zarr.Array[An
 
 @dataclass(eq=False)
 class Guard:
-    """Tells whether an array is still what was opened.
+    """Checks whether an array is still what was opened.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ def _fingerprint_of(metadata: Any, torch_dtype: str | None) -> Fingerprint:
 
 
 class ZarrArray(BackendArray):
-    """An array that zarr reads; what is wrong with it is said by name, and then looked whether it is still there.
+    """An array that zarr reads; errors name it, after a check whether it is still there.
 
     Attributes
     ----------
@@ -335,7 +335,7 @@ class EncodedChunks:
     where
         The path of the chunk of a number.
     guard
-        Tells whether the array is still what was opened.
+        Checks whether the array is still what was opened.
     size, chunk
         How many bytes there are in all, and in a chunk, decoded.
     codec
@@ -408,7 +408,7 @@ class EncodedChunks:
                     counted.received(encoded)
         except RemovedError:
             raise
-        except OSError as error:  # zarr says what it means
+        except OSError as error:  # the message of zarr is clear
             raise NotRawError(f"{path}: there is no such chunk") from error
         try:
             if type(self.codec) is numcodecs.Blosc:
@@ -417,7 +417,7 @@ class EncodedChunks:
                 self.codec.decode(encoded, out)
                 return out
             found = np.frombuffer(self.codec.decode(encoded), np.uint8)
-        except Exception as error:  # whatever a codec raises
+        except Exception as error:  # codecs raise any class
             raise NotRawError(f"{path}: the chunk cannot be decoded ({error})") from error
         if found.nbytes != self.chunk:
             raise NotRawError(f"{path}: expected a chunk of {self.chunk} bytes, found {found.nbytes}")
@@ -425,9 +425,9 @@ class EncodedChunks:
 
 
 def _decoded_size(codec: Any, encoded: bytes) -> int | None:
-    """How many bytes there will be, where the data says so itself.
+    """How many bytes there will be, where the data records it.
 
-    A codec that writes into a given array does not tell how many bytes it wrote, and is content with less.
+    A codec that writes into a given array does not return how many bytes it wrote, and accepts fewer.
     """
     if type(codec) is numcodecs.Zstd and encoded[:4] == _ZSTD_MAGIC and len(encoded) > _ZSTD_HEADER:
         # RFC 8878, 3.1.1.1: a byte of flags; a window, unless there is one segment; the number of a dictionary; the size
@@ -453,7 +453,7 @@ def as_raw(array: zarr.Array[Any], otherwise: BackendArray, guard: Guard) -> Raw
     otherwise
         What reads it through zarr: where a chunk is missing, is of another size, or parts of its rows are asked for.
     guard
-        Tells whether the array is still what was opened.
+        Checks whether the array is still what was opened.
     """
     codec = _only_codec(array)
     decoder = None if codec is None else decoder_of(codec)

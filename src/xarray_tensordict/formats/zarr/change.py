@@ -119,7 +119,7 @@ class Change:
         self.set_attrs(path, _ARRAY_DIMENSIONS=dims)
 
     def require_parents(self) -> None:
-        """Groups above the one that is written: without them nobody finds it."""
+        """Groups above the one that is written: without them no reader finds it."""
         version: Any = self.zarr_format
         for length in range(len(self.target.prefix)):
             above = "/".join(self.target.prefix[:length])
@@ -167,7 +167,7 @@ class Change:
         await self.staged.inner.delete_dir(path)
 
     def _mark_overwritten(self) -> None:
-        """Say in the store what is being overwritten, until the change is committed: the mark is a change of its own."""
+        """Mark in the store what is being overwritten, until the change is committed: the mark is a change of its own."""
         key = attrs_key(self.path, self.zarr_format)
         self.staged.document(key)
         self.staged.documents.setdefault(key, self.staged.found[key])  # which is committed without the mark
@@ -353,11 +353,11 @@ def _places(chunks: Sequence[Sequence[int]], region: Region) -> Iterable[tuple[t
 
 def _aligned(blocks: Sequence[Sequence[int]], region: Region, chunks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Blocks such that each chunk of the store is written by one task."""
-    wanted = []
+    sizes_along = []
     for part, sizes, chunk in zip(region, blocks, chunks, strict=True):
         step = max(chunk, -(-max(sizes, default=1) // chunk) * chunk)
         length = part.stop - part.start
         first = min(length, (step - part.start % chunk) if part.start % chunk else step)
         rest = length - first
-        wanted.append(tuple(size for size in (first, *[step] * (rest // step), rest % step) if size) or (0,))
-    return tuple(wanted)
+        sizes_along.append(tuple(size for size in (first, *[step] * (rest // step), rest % step) if size) or (0,))
+    return tuple(sizes_along)

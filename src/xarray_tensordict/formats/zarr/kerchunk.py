@@ -1,6 +1,6 @@
 """References as a :class:`~..base.Format`: JSON files, and folders of parquet files, as kerchunk and VirtualiZarr write them.
 
-A reference says for each chunk of a zarr store in which file its bytes are.
+A reference names for each chunk of a zarr store the file that has its bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
 
 
 def _check(source: str) -> None:
-    """Raise for references that fsspec passes over, or that lead to no file.
+    """Raise for references that fsspec passes over, or that point to no file.
 
     fsspec reads the file again: references that it is given would be in every pickle of a Dataset.
     """

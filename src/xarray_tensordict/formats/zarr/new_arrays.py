@@ -2,7 +2,7 @@
 
 Nested names never reach xarray, which writes them as nested arrays that it cannot read again.
 
-The chunks of an array where nobody asks for any are rows along the batch, as training reads them: the other dims are whole (or
+The default chunks of an array are rows along the batch, as training reads them: the other dims are whole (or
 as dask has cut them, since putting them together would hold all of the batch in memory); along the batch a chunk holds about
 :data:`CHUNK_BYTES`, also where there are no rows yet. Where dask holds the values, its blocks are cut evenly, so that each is
 written by itself. What the caller asks for is kept, also where it is more than there is: a store that is appended to keeps the
@@ -50,7 +50,7 @@ _TEXT_BYTES = 32  # what a string is taken to be long
 
 @dataclass(frozen=True, kw_only=True)
 class ZarrOptions(WriteOptions):
-    """What the caller says about a zarr store and its arrays; see ``Dataset.td.to_zarr``."""
+    """The options for a zarr store and its arrays; see ``Dataset.td.to_zarr``."""
 
     region: Any = None
     shards: Mapping[str, int] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def _dataset_of(plan: WritePlan, key: Key, options: ZarrOptions) -> xr.Dataset:
         taken = {str(dim) for variable in variables.values() for dim in variable.dims}
         text = to_json(unbatched_object(plan), UNBATCHED_NAME)
         variables[UNBATCHED_NAME] = json_variable(UNBATCHED_NAME, text, {}, taken)
-    # of some coordinates the array itself says that they are, since CF cannot
+    # some coordinates are marked at the array itself, since CF cannot name them
     of_cf = {
         name
         for name, each in group.stored.items()
@@ -217,7 +217,7 @@ def _encoding_of(name: str, variable: xr.Variable, batch_dims: Collection[str], 
 
 
 def _dividing(chunks: tuple[int, ...], dims: list[str], options: ZarrOptions) -> tuple[int, ...]:
-    """Chunks that nobody asked for, such that the shards which somebody asks for hold whole ones."""
+    """Default chunks, such that given shards hold whole ones."""
     found = list(chunks)
     for axis, dim in enumerate(dims):
         shard = options.shards.get(dim, -1)

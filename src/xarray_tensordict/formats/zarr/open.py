@@ -223,7 +223,7 @@ class _Root:
         )
 
     def _tried(self, function: Callable[[], T]) -> T | None:
-        """Read consolidated metadata; where nobody asks for them, and they cannot be read, the store is read without."""
+        """Read consolidated metadata; where they are not asked for, and cannot be read, the store is read without."""
         try:
             return function()
         except ValueError:
@@ -268,7 +268,7 @@ def _why_no_name(name: str) -> str | None:
 
 
 def is_far(store: Any) -> bool:
-    """Whether requests to a store take long, or may do so: what somebody else wraps around a store can do anything."""
+    """Whether requests to a store take long, or may do so: an unknown wrapper of a store can do anything."""
     own = ("zarr.storage", "zarr.experimental", "xarray_tensordict.")
     wrappers = layers_of(store)[:-1]
     return is_remote(store) or not all(type(wrapper).__module__.startswith(own) for wrapper in wrappers)
@@ -277,7 +277,7 @@ def is_far(store: Any) -> bool:
 def state_of(store: Any) -> Any:
     """What changes with each commit to a store that is read document by document; None where that is not asked for.
 
-    Whoever reads several documents compares it before and afterwards.
+    Readers of several documents compare it before and afterwards.
     """
     base = base_store(store)
     if isinstance(base, LocalStore):
@@ -389,7 +389,7 @@ class Tree:
         try:
             node = self._without_document(group, place) if document is None else self.nodes.node(place, document)
             return self._refused(group, node) or node
-        except Exception as error:  # whatever zarr raises for what it does not know
+        except Exception as error:  # zarr raises any class for what it does not know
             return error
 
     def _without_document(self, group: zarr.Group, place: StorePath) -> zarr.Group | None:
@@ -404,7 +404,7 @@ class Tree:
         return group_of(place, {}, version) if is_group else None
 
     def _refused(self, above: zarr.Group, node: Any) -> Exception | None:
-        """Why a group is not entered: it is nested too deeply, or a link leads from it to one above it."""
+        """Why a group is not entered: it is nested too deeply, or a link points from it to one above it."""
         if not isinstance(node, zarr.Group) or not is_local(node):
             return None
         known = self._above.get(above.path) or (_folder_identity(above),)

@@ -61,7 +61,7 @@ from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, is_far, open_node, state_of, unpickles
 from .remote import MERGED, AtOnce
-from .transaction import tell_incomplete
+from .transaction import incomplete_text
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
     "serializer": (BytesCodec(endian="little"), BytesCodec(endian=None), VLenUTF8Codec(), VLenBytesCodec()),
@@ -164,7 +164,7 @@ class ZarrGroupStore:
     def members(self, key: Key, node: zarr.Group) -> list[tuple[str, Any]]:
         """The members of a group, as :meth:`Tree.members` gives them.
 
-        Whoever asks for those of a group below the root asks for all: they are opened together, level by level.
+        A request for those of a group below the root is one for all: they are opened together, level by level.
         """
         level = {} if key in self._listed else {key: node, **(self._nodes if key else {})}
         while level:
@@ -178,14 +178,14 @@ class ZarrGroupStore:
 
     def incomplete(self, node: zarr.Group, key: Key) -> str | None:
         """What is wrong with a group that is still being written; a group of a local store asks those above it, too."""
-        found = tell_incomplete(node) if INCOMPLETE_ATTR in node.attrs else None
+        found = incomplete_text(node) if INCOMPLETE_ATTR in node.attrs else None
         if found is not None or key or not node.path or is_remote(node.store):
             return found
         parts = node.path.split("/")
         for length in range(len(parts)):
             with suppress(FileNotFoundError, KeyError):
                 above = zarr.open_group(node.store, path="/".join(parts[:length]), mode="r", use_consolidated=False)
-                found = found or tell_incomplete(above, "/".join(parts[length:]))
+                found = found or incomplete_text(above, "/".join(parts[length:]))
         return found
 
 
@@ -236,7 +236,7 @@ class _GroupReader:
 
     def _read_payloads(self, members: list[tuple[str, Node]]) -> None:
         """Read the texts of all non-tensor entries at once; a pickle that may not be loaded is not even read."""
-        wanted = {
+        requested = {
             name: member
             for name, member in members
             if isinstance(member, zarr.Array)
@@ -244,12 +244,12 @@ class _GroupReader:
             and not unpickles(member)
             and (self._owner.options.allow_pickle or not is_pickled(dict(member.attrs)))
         }
-        for name in [name for name, member in wanted.items() if _decoded_bytes(member) > LARGEST]:
-            size = _decoded_bytes(wanted.pop(name))
+        for name in [name for name, member in requested.items() if _decoded_bytes(member) > LARGEST]:
+            size = _decoded_bytes(requested.pop(name))
             self._payloads[name] = ValueError(
                 f"it has {size} bytes in a chunk or in all, and what is read while a store is opened may have {LARGEST >> 20} MiB"
             )
-        self._payloads |= zip(wanted, read_together(list(wanted.values())), strict=True)
+        self._payloads |= zip(requested, read_together(list(requested.values())), strict=True)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""

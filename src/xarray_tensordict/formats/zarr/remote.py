@@ -1,7 +1,7 @@
 """Stores far away: how much is asked of them at once, how far ahead, what is kept of them, and what their errors mean.
 
 A request takes as long as a thousand chunks take to decode, so that what counts is how many are on their way. All numbers
-for that are here; :func:`.open.is_far` says which stores those are. Requests that fail in passing (503, timeouts) are tried again by the
+for that are here; :func:`.open.is_far` finds these stores. Requests that fail in passing (503, timeouts) are tried again by the
 library of the store: obstore does so, fsspec's http does not.
 """
 
@@ -44,7 +44,7 @@ _CONCURRENCY = "async.concurrency"
 
 
 class AtOnce(WrapperStore[Store]):
-    """A store that is far away, of which no more is asked at once than :func:`at_once` says, whoever reads."""
+    """A store that is far away, with at most :func:`at_once` requests at once over all readers."""
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
         async with _slots():
@@ -65,9 +65,9 @@ class AtOnce(WrapperStore[Store]):
 
 
 def at_once() -> int:
-    """How many requests may be on their way: what the user has told zarr, else `AT_ONCE`."""
-    told = int(zarr.config.get(_CONCURRENCY) or AT_ONCE)
-    return AT_ONCE if told == _default() else told
+    """How many requests may be on their way: the setting of zarr that the user chose, else `AT_ONCE`."""
+    chosen = int(zarr.config.get(_CONCURRENCY) or AT_ONCE)
+    return AT_ONCE if chosen == _default() else chosen
 
 
 def _default() -> int:
@@ -87,13 +87,13 @@ def _slots() -> asyncio.Semaphore:
 
 
 class _Raised:
-    """How many reads want that zarr asks for `AT_ONCE` chunks at once, and whether it was told so for them."""
+    """How many reads want that zarr asks for `AT_ONCE` chunks at once, and whether its setting was changed for them."""
 
     def __init__(self) -> None:
         self.lock, self.reads, self.is_set = threading.Lock(), 0, False
 
     def change(self, by: int) -> None:
-        """Begin or end a read: the first one tells zarr, unless the user has; the last one gives it back."""
+        """Begin or end a read: the first one changes the setting of zarr, unless the user has; the last one restores it."""
         with self.lock:
             self.reads += by
             if self.reads and not self.is_set and zarr.config.get(_CONCURRENCY) == _default():
@@ -119,7 +119,7 @@ def many_at_once() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """Nobody reads in a process that was just forked, and no thread holds the lock."""
+    """No thread reads in a process that was just forked, and none holds the lock."""
     _raised.lock, _raised.reads = threading.Lock(), 0
     _raised.change(0)
 
@@ -150,8 +150,8 @@ def raise_translated(error: Exception, source: Any, description: str) -> None:
 
 
 def _translated(error: Exception, description: str) -> Exception | None:
-    told = f"{type(error).__name__}: {error}".split("\n")[0]
-    words = told.lower()
+    cause = f"{type(error).__name__}: {error}".split("\n")[0]
+    words = cause.lower()
     if isinstance(error, ImportError):
         scheme = description.partition("://")[0]
         package = _MISSING_PACKAGES.get(scheme, "the package it names")
@@ -160,18 +160,18 @@ def _translated(error: Exception, description: str) -> Exception | None:
         )
     if isinstance(error, PermissionError) or (is_of_client(error) and any(word in words for word in _REFUSALS)):
         return PermissionError(
-            f"{description}: the store refuses access ({told}). Pass credentials in storage_options, for s3:// as "
+            f"{description}: the store refuses access ({cause}). Pass credentials in storage_options, for s3:// as "
             f"{{'key': ..., 'secret': ...}}, or {{'anon': True}} to read what is public"
         )
     if "bucket does not exist" in words or "nosuchbucket" in words:
-        return FileNotFoundError(f"{description}: the bucket is not there ({told}); create it, or check its name")
+        return FileNotFoundError(f"{description}: the bucket is not there ({cause}); create it, or check its name")
     if is_of_client(error) or isinstance(error, (ConnectionError, TimeoutError)):
         return ConnectionError(
-            f"{description}: the store does not answer as it should ({told}); check address and network"
+            f"{description}: the store does not answer as it should ({cause}); check address and network"
         )
     return None
 
 
 def is_of_client(error: BaseException) -> bool:
-    """Whether an error has a class of a client of stores far away, which says what the server answered."""
+    """Whether an error has a class of a client of stores far away, whose message is the server's answer."""
     return type(error).__module__.partition(".")[0] in _CLIENTS

@@ -1,6 +1,6 @@
 """A change of a zarr store as a transaction: chunks are written first, the documents of metadata last, all or none.
 
-Nobody sees rows beyond the shape that a document tells, so chunks may be written at any time by one writer that has taken
+No reader sees rows beyond the shape in the document, so chunks may be written at any time by one writer that has taken
 the store. The documents are kept in memory until :meth:`Staged.commit` writes them. Meanwhile an attribute of the outermost
 group holds them as they were: a commit that was killed is rolled back by the next that opens the store.
 """
@@ -179,14 +179,14 @@ class Staged(WrapperStore[Store]):
         ChangedError
             Where another program has changed a document since it was read.
         """
-        wanted = {key: content for key, content in self.documents.items() if content != self.found.get(key)}
-        self.found = {key: self.found[key] for key in wanted}
+        changed_documents = {key: content for key, content in self.documents.items() if content != self.found.get(key)}
+        self.found = {key: self.found[key] for key in changed_documents}
         if is_transactional(self.inner):
-            _write(self.inner, wanted)
+            _write(self.inner, changed_documents)
         else:
             self.check(where)
-            _switch(self.inner, root, self.found, wanted, where)
-        self.found, self.documents = {**self.found, **wanted}, {}
+            _switch(self.inner, root, self.found, changed_documents, where)
+        self.found, self.documents = {**self.found, **changed_documents}, {}
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def roll_back(store: Store, root: str) -> None:
 
 
 def pending(store: Store, root: str) -> str | None:
-    """The key of the document that says that a commit is on its way, or was killed; None where there is none."""
+    """The key of the document that marks an unfinished or killed commit; None where there is none."""
     for zarr_format in (3, 2):
         key = attrs_key(root, zarr_format)
         content = run(get_bytes(store, key))
@@ -296,7 +296,7 @@ def pending(store: Store, root: str) -> str | None:
 
 
 def as_committed(store: Store, root: str, attrs: Mapping[str, Any], where: str) -> Store:
-    """A store without a commit that is on its way, or was killed, as the attributes of its outermost group say.
+    """A store without an unfinished or killed commit, by the attributes of its outermost group.
 
     What a killed writer has left in a local store is put back; where that is not possible, the store is shown as it was.
     Consolidated metadata changes as a whole, and needs none of this.
@@ -311,7 +311,7 @@ def as_committed(store: Store, root: str, attrs: Mapping[str, Any], where: str) 
 
 
 def _rolled_back(store: Store, root: str) -> bool:
-    """Whether a local store could be put back: nobody changes it, and it can be written to."""
+    """Whether a local store could be put back: no writer changes it, and it can be written to."""
     base = base_store(store)
     if not isinstance(base, LocalStore):
         return False
@@ -336,7 +336,7 @@ def mark_of(group: zarr.Group) -> Incomplete | None:
 
 
 def unwritten(group: zarr.Group, names: Iterable[str]) -> list[str]:
-    """Those of some arrays that are not there, or have a chunk (a shard) that nobody has written."""
+    """Those of some arrays that are not there, or have a chunk (a shard) that was never written."""
     found = []
     for path in names:
         array = group.get(path)
@@ -350,7 +350,7 @@ def unwritten(group: zarr.Group, names: Iterable[str]) -> list[str]:
     return found
 
 
-def tell_incomplete(group: zarr.Group, below: str = "") -> str | None:
+def incomplete_text(group: zarr.Group, below: str = "") -> str | None:
     """What is wrong with a group that bears a mark, as a sentence; None where all has been written after all.
 
     Parameters
@@ -394,7 +394,7 @@ def _listed(names: list[str]) -> str:
 class Taken:
     """The right to change a store, until it is given back or, with the process, lost.
 
-    A local folder is locked by the operating system; in any other store an object says who writes, and a copy that was
+    A local folder is locked by the operating system; in any other store an object names the writer, and a copy that was
     pickled may give it back.
     """
 
@@ -466,7 +466,7 @@ class Taken:
             run(self._target.delete(self._key))
 
     def __del__(self) -> None:
-        # a graph of dask that failed leaves nobody else to give a folder back
+        # after a failed graph of dask no other code gives a folder back
         if self._lock is not None:
             self.release()
 

@@ -45,7 +45,7 @@ from .change import Change, Region, zarr_writes
 from .new_arrays import ZarrOptions, new_groups, stage_texts
 from .open import Tree
 from .read import ZarrGroupStore
-from .transaction import mark_of, taken, tell_incomplete
+from .transaction import incomplete_text, mark_of, taken
 from .write import ZarrTarget, resolve_target
 
 
@@ -98,7 +98,7 @@ class There:
 def open_there(source: Source, target: ZarrTarget, options: ZarrOptions) -> There:
     """Open the group at a target through the engine, and for writing what `source` has.
 
-    What would be read from arrays while they are written is loaded; coordinates, which come along with whatever is written and
+    What would be read from arrays while they are written is loaded; coordinates, which come along with all that is written and
     are small, in any case.
 
     Raises
@@ -200,8 +200,8 @@ def append(source: Source, there: There, append_dim: str) -> None:
         For rows that do not fit.
     """
     if there.mark is not None:
-        told = tell_incomplete(there.groups[""]) or "the store is marked as not complete"
-        raise ValueError(f"{told}. Nothing is appended to {there.where} before that")
+        unfinished = incomplete_text(there.groups[""]) or "the store is marked as not complete"
+        raise ValueError(f"{unfinished}. Nothing is appended to {there.where} before that")
     source, there.ds, dims = grown_dims(source, there.ds, append_dim)
     check_append(source, there.ds, dims, there.where)
     for key, name, variable in source.variables():
@@ -283,7 +283,7 @@ def _resolve_region(new: xr.Dataset, old: xr.Dataset, region: Any, where: str) -
     Raises
     ------
     ValueError
-        For dims that are not there, slices with a step, coordinates that are not found in one piece.
+        For dims that are not there, slices with a step, coordinates that are not found without gaps.
     """
     asked = dict.fromkeys(map(str, new.dims), "auto") if region == "auto" else region
     if not isinstance(asked, Mapping):
@@ -335,7 +335,7 @@ def add(source: Source, there: There, options: ZarrOptions) -> None:
     Raises
     ------
     ValueError
-        For variables that do not fit what is there, or with "r+" new ones.
+        For variables that do not fit the store, or with "r+" new ones.
     """
     old, change = there.ds, there.change
     new = [str(name) for name in source.flat.variables if name not in old.variables]
@@ -395,9 +395,9 @@ def _complete(there: There, names: set[str]) -> None:
     """
     if there.mark is None:
         return
-    told, arrays = tell_incomplete(there.groups[""]), set(there.mark.arrays)
-    if told is not None and not (arrays and arrays <= names):
-        raise ValueError(f"{told}. Nothing else is written to {there.where} before that")
+    unfinished, arrays = incomplete_text(there.groups[""]), set(there.mark.arrays)
+    if unfinished is not None and not (arrays and arrays <= names):
+        raise ValueError(f"{unfinished}. Nothing else is written to {there.where} before that")
     there.change.set_attrs(there.change.path, **{INCOMPLETE_ATTR: None})
 
 

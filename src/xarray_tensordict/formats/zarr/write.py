@@ -1,4 +1,4 @@
-"""``ds.td.to_zarr``: a store is created or replaced, or one that is there is changed."""
+"""``ds.td.to_zarr``: a store is created, replaced or changed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_store(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any
     Raises
     ------
     FileExistsError
-        Where something is there and may not be replaced.
+        Where the target exists and may not be replaced.
     FileNotFoundError
         Where there is no store to be changed.
     ValueError, TypeError, NotImplementedError
@@ -91,7 +91,7 @@ def _checked_format(target: ZarrTarget, options: ZarrOptions, found: int) -> int
     return found
 
 
-# -- a store that is there ---------------------------------------------------------------------------------------------
+# -- an existing store -------------------------------------------------------------------------------------------------
 
 
 def _change(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
@@ -193,7 +193,7 @@ def _staged(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Change:
 
 
 def _create_folder(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> None:
-    """A new folder, written beside and renamed; in a store that is there it is that of the group alone."""
+    """A new folder, written beside and renamed; in an existing store it is that of the group alone."""
     place = root = Path(os.path.realpath(target.path))
     lock: Callable[[], Any] = nullcontext
     inner = target
@@ -221,7 +221,7 @@ def _group_placed(target: ZarrTarget, options: ZarrOptions) -> Iterator[None]:
 
 
 def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions) -> Any:
-    """Nothing is seen of a new store before it is whole; one that is replaced says so until then."""
+    """Nothing is seen of a new store before it is whole; one that is replaced is marked until then."""
     with taken(target.store, target.name, target.root()), zarr_writes():
         if options.mode == "w":
             _empty(target, options)
@@ -244,7 +244,7 @@ def _create_in_place(groups: Groups, target: ZarrTarget, options: ZarrOptions) -
 
 
 def _empty(target: ZarrTarget, options: ZarrOptions) -> None:
-    """Leave an empty group that is marked in the place of what is there."""
+    """Leave an empty group that is marked in the place of the old one."""
     path, version = "/".join(target.prefix), options.zarr_format or 3
     if node_at(target.store, path) is None:
         return
@@ -342,7 +342,7 @@ class ZarrTarget:
         return place.is_file() or bool(names - {LOCK})
 
     def group_format(self) -> int | None:
-        """The zarr format of the group that is there; None where there is none."""
+        """The zarr format of an existing group, else None."""
         if self.kind != "store" and not self.path.exists():
             return None
         found = node_at(self.store, "/".join(self.prefix))
@@ -370,7 +370,7 @@ def node_at(store: Store, path: str) -> tuple[str, int] | None:
 
 
 def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any] | None) -> ZarrTarget:
-    """Say what the ``store`` argument is; relative paths start at the present working directory, now and later.
+    """Resolve the ``store`` argument; relative paths start at the present working directory, now and later.
 
     Raises
     ------
