@@ -70,7 +70,7 @@ def one_store(ds: xr.Dataset) -> str:
     return f"<div class='side'>{panels[0]}{panels[1]}</div>{panels[2]}"
 
 
-PICTURES = {"repr": (summary, "760,250"), "one-store": (one_store, "1110,492")}
+PICTURES = {"repr": (summary, "760,256"), "one-store": (one_store, "1110,500")}
 
 
 def main() -> None:
