@@ -1,5 +1,6 @@
 """Fixtures: a store of the corpus, and both doors to it."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -30,6 +31,12 @@ def pytest_report_header() -> str:
         "pandas",
     )
     return ", ".join(f"{name} {version(name)}" for name in names)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported and collected: it is looked through in each full collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import xarray as xr
 import zarr
 
-import xarray_tensordict  # noqa: F401  the accessor
+from xarray_tensordict import LeftOutWarning
 
 
 def test_floating_point_numbers_are_no_bounds_of_rows(tmp_path: Path) -> None:
@@ -54,3 +55,21 @@ def test_the_dim_that_the_evidence_of_an_unnamed_store_names_can_be_chosen(tmp_p
         assert "the arrays share no leading size (2 of 3 start with 90)" in " ".join(repr(ds.td).split())
         assert "choose it with ds.td.set_batch_dims('dim_90')" in " ".join(repr(ds.td).split())
         assert ds.td.set_batch_dims("dim_90").td.to_tensordict().batch_size == (90,)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_scalar_that_is_named_as_a_dim_is_left_out(zarr_format: int) -> None:
+    """No Dataset holds both; plain xarray opens nothing of such a store."""
+    group = zarr.open_group(store := zarr.storage.MemoryStore(), mode="w", zarr_format=zarr_format)
+    for name, values, dims in (("lat", np.float32(3), []), ("t", np.ones((4, 2)), ["time", "lat"])):
+        names = {"dimension_names": dims} if zarr_format == 3 else {}
+        array = group.create_array(name, data=np.asarray(values), fill_value=np.nan, **names)
+        array.attrs.update({"_ARRAY_DIMENSIONS": dims} if zarr_format == 2 else {})
+    with pytest.warns(LeftOutWarning, match=r"left out 'lat': it has no dims.*another name with dims="):
+        ds = xr.open_dataset(store, engine="tensordict")
+    assert dict(ds.sizes) == {"time": 4, "lat": 2}
+    with pytest.warns(LeftOutWarning, match="'lat'"):
+        assert [*xr.open_datatree(store, engine="tensordict").data_vars] == ["t"]
+    both = xr.open_dataset(store, engine="tensordict", dims={"t": ("time", "y")})
+    assert both["lat"] == 3
+    assert both["t"].dims == ("time", "y")

@@ -129,7 +129,7 @@ def open_tree(store: Store, options: OpenOptions, *, fit_parents: bool) -> dict[
     datasets = {}
     for key, group in layout.groups.items():
         variables, coords, attrs = _decode_group(group, layout, options)
-        datasets[key] = _dataset(variables, coords, attrs, group.unlimited_dims)
+        datasets[key] = _dataset(_without_scalars_of_dims(variables, key, layout), coords, attrs, group.unlimited_dims)
     if fit_parents:
         datasets, texts = fit_indexes(datasets)
         layout.warnings += texts
@@ -324,6 +324,7 @@ def _assemble(layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) ->
             variables["/".join((*key, name))] = variable
         coord_names |= {"/".join((*key, name)) for name in coords}
     dims = {dim for variable in variables.values() for dim in variable.dims}
+    variables = _without_scalars_of_dims(variables, (), layout)
     return _dataset(variables, coord_names, attrs, {dim for dim in unlimited if dim in dims})
 
 
@@ -419,6 +420,15 @@ def _variable(array: StoredArray, dims: Dims) -> xr.Variable:
     if array.non_tensor or array.record.get("non_tensor"):
         variable.encoding["tensordict_non_tensor"] = True
     return variable
+
+
+def _without_scalars_of_dims(variables: Mapping[str, xr.Variable], key: Key, layout: Layout) -> dict[str, xr.Variable]:
+    """Leave out variables without dims that are named as a dim of others, which no Dataset can hold."""
+    dims = {dim for variable in variables.values() for dim in variable.dims}
+    scalars = [name for name, variable in variables.items() if not variable.dims and name in dims]
+    reason = "it has no dims, and other variables have a dim of this name: give that dim another name with dims={...}"
+    layout.left_out += [LeftOut((*key, *path_key(name)), reason) for name in scalars]
+    return {name: variable for name, variable in variables.items() if name not in scalars}
 
 
 def _dataset(

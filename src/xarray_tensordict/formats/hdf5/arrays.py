@@ -409,15 +409,23 @@ def as_raw(opened: OpenedDataset, dataset: Any, dtype: np.dtype[Any], otherwise:
         What its elements become.
     otherwise
         What reads it through HDF5, where the file is another one by then.
+
+    Raises
+    ------
+    UnreadableError
+        Where the bytes that it has are not as many as its type and shape need.
     """
     state = opened.source.state
     if opened.linked or not state.as_opened or state.descriptor is None or dtype.kind not in "biufc":
         return None
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
         return None
-    # not yet stored, or in files of its own; of a type that numpy does not have
     offset, size = dataset.id.get_offset(), math.prod(dataset.shape) * dtype.itemsize
-    if not size or offset is None or dataset.id.get_storage_size() != size:
+    stored, needed = dataset.id.get_storage_size(), dataset.id.get_type().get_size() * math.prod(dataset.shape)
+    if stored not in (0, needed):  # HDF5 itself goes on reading in what is behind it
+        raise UnreadableError(f"it has {stored} bytes, and its type and shape need {needed}: the file is damaged")
+    # not yet stored, or in files of its own; of a type that numpy does not have
+    if not size or offset is None or stored != size:
         return None
     found = dataset.dtype
     if found.itemsize != dtype.itemsize or not dataset.id.get_type().equal(h5py.h5t.py_create(found)):

@@ -28,7 +28,13 @@ def _check(source: str) -> None:
     if "version" in document and document.get("gen"):
         raise ValueError("it generates references ('gen'), which are not read: write them out one by one")
     references = checked(given, dict[str, str | list[Any] | dict[str, Any]], f"{source}, refs")
-    for path in {str(each[0]) for each in references.values() if isinstance(each, list) and each}:
+    for key, each in references.items():
+        kinds = [type(part) for part in each] if isinstance(each, list) else [str]
+        if kinds not in ([str], [str, int, int]):
+            raise ValueError(
+                f"the reference {key!r} is {each!r:.80}: expected [path] or [path, first byte, number of bytes]"
+            )
+    for path in {str(each[0]) for each in references.values() if isinstance(each, list)}:
         local = path.removeprefix("file://")
         if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
             raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")
