@@ -34,13 +34,14 @@ def test_batch_dims_are_chosen_as_dims_are_transposed(ds):
     chosen = ds.td.set_batch_dims("x", "time")
     assert chosen.td.batch_size == (2, 6)
     assert ds.td.set_batch_dims(["x", "time"]).identical(chosen)
+    assert ds.td.set_batch_dims(np.array(["x", "time"])).identical(chosen)
     assert ds.td.set_batch_dims(()).td.batch_size == ()
     forgotten = chosen.td.set_batch_dims(None)
     assert forgotten.identical(ds)
     assert chosen.td.batch_dims == ("x", "time")  # a copy
 
 
-@pytest.mark.parametrize("wrong", [(), (1,), ("time", None), (["time"], "x")])
+@pytest.mark.parametrize("wrong", [(), (1,), (np.int64(1),), ("time", None), (["time"], "x")])
 def test_what_names_no_batch_dims_is_refused(ds, wrong):
     with pytest.raises(TypeError, match="expected names of dims"):
         ds.td.set_batch_dims(*wrong)
@@ -61,6 +62,15 @@ def test_what_names_no_batch_dims_is_refused(ds, wrong):
 )
 def test_include_names_what_becomes_entries_and_exclude_what_of_it_does_not(ds, chosen, expected):
     assert keys(ds.td.to_tensordict(**chosen)) == expected
+
+
+def test_a_tuple_that_is_several_names_or_one_is_refused(ds):
+    ds = ds.assign(done=ds["next/done"])
+    with pytest.raises(
+        ValueError, match=r"can be several names, or 'next/done': pass \['next', 'done'\] or \['next/done'\]"
+    ):
+        ds.td.to_tensordict(exclude=("next", "done"))
+    assert "obs" in keys(ds.td.to_tensordict(exclude=("next", "done", "time")))
 
 
 def test_include_is_taken_wherever_exclude_is(ds, tmp_path):

@@ -7,6 +7,7 @@ Importing these modules imports neither torch nor tensordict.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
@@ -94,17 +95,17 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         """
         from .dataset.records import infer_dataset, with_record
 
-        if batch_dims == (None,):
+        given: Any = batch_dims[0] if len(batch_dims) == 1 else batch_dims
+        if given is None:
             ds = self._ds.copy(deep=False)
             ds.attrs = {name: value for name, value in ds.attrs.items() if name != BATCH_DIMS_ATTR}
             return ds
-        if not batch_dims or isinstance(batch_dims[0], (int, float)):
+        if not batch_dims or isinstance(batch_dims[0], Real):
             raise TypeError(
                 f"set_batch_dims: expected names of dims, () or None, got {list(batch_dims) or 'nothing'}; a count works in "
                 f"to_tensordict(batch_dims=...)"
             )
-        one_list = len(batch_dims) == 1 and not isinstance(batch_dims[0], str)
-        names: list[Any] = list(batch_dims[0] or ()) if one_list else list(batch_dims)
+        names: list[Any] = [given] if isinstance(given, str) else list(given)
         infer_dataset(self._ds, given=names or 0)
         return with_record(self._ds, {(): names})
 

@@ -613,6 +613,7 @@ def test_batches_can_be_pickled_with_their_epoch(tmp_path):
         ({"stride": 2}, ValueError, "pass their length"),
         ({"within": "episode"}, ValueError, "pass their length"),
         ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
+        ({"window": {"time": 2}, "within": ["done"]}, ValueError, "there is no variable \\['done'\\]"),
         ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
         ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),
         ({"exclude": ["nobody"]}, ValueError, "there is no variable or group 'nobody'"),

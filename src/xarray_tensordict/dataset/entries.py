@@ -318,6 +318,8 @@ def _checked_names(ds: xr.Dataset, names: Names) -> set[str]:
     known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
     for name in sorted(found - known):
         raise ValueError(f"there is no variable or group {name!r} in the dataset; {there_are(name, ds.variables)}")
+    if isinstance(names, tuple) and len(names) > 1 and (path := "/".join(map(str, map(entry_name, names)))) in known:
+        raise ValueError(f"{names!r} can be several names, or {path!r}: pass {list(names)!r} or {[path]!r}")
     return found
 
 

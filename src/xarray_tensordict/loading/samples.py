@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -416,9 +416,9 @@ def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
     return most  # type: ignore[no-any-return]
 
 
-def _column(ds: xr.Dataset, option: str, name: str, dims: tuple[str, ...]) -> xr.Variable:
+def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr.Variable:
     """A variable of one value for each row; torchrl's columns have the shape [time, 1]."""
-    if name not in ds.variables:
+    if not isinstance(name, Hashable) or name not in ds.variables:
         raise ValueError(f"{option}: there is no variable {name!r}; there are: {sorted(map(str, ds.variables))}")
     variable = ds.variables[name]
     ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]

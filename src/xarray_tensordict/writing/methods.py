@@ -302,7 +302,7 @@ def _checked_sizes(argument: str, sizes: Any, dims: Mapping[str, int]) -> dict[s
 def _bytes(text: str) -> Bytes | None:
     from dask.utils import parse_bytes
 
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         if re.match(r"[\d.]+\s*[A-Za-z]", text):
             return Bytes(parse_bytes(text))
     return None

@@ -186,6 +186,33 @@ def test_a_circle_of_virtual_datasets_in_several_files_is_an_error_when_it_is_re
     """)
 
 
+def test_a_virtual_dataset_of_numbered_files_may_be_made_of_itself_too(tmp_path: Path) -> None:
+    """``0%b.h5`` is 00.h5, 01.h5, and so on, as far as they are there: here the file itself."""
+    path = made(tmp_path / "00.h5", lambda file: _numbered(file, "0%b.h5", "v"))
+    with pytest.warns(LeftOutWarning, match="virtual dataset that is made of itself"):
+        ds = open_quietly(path)
+    assert list(ds.data_vars) == ["ok"]
+
+
+@pytest.mark.parametrize("names", [("%b.h5", "d"), ("0.h5", "d%b")])
+def test_a_virtual_dataset_of_numbered_files_or_datasets_is_read(tmp_path: Path, names: tuple[str, str]) -> None:
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["d"] = np.full(6, number)
+            for other in range(3):
+                file[f"d{other}"] = np.full(6, other)
+    path = made(tmp_path / "s.h5", lambda file: _numbered(file, *names))
+    assert open_quietly(path)["v"].values[:, 0].tolist() == [0, 1, 2]
+
+
+def test_a_virtual_dataset_lacks_a_part(tmp_path: Path) -> None:
+    """HDF5 would give the fill value for it."""
+    made(tmp_path / "0.h5", lambda file: None)
+    path = made(tmp_path / "s.h5", lambda file: _virtual(file, "0.h5", "lost"))
+    with pytest.raises(OSError, match=r"s.h5: 'v': .*it is made of 'lost' of .*0.h5, which is not there; restore it"):
+        open_quietly(path)["v"].load()
+
+
 def test_many_virtual_datasets_of_many_are_looked_at_once_each(tmp_path: Path) -> None:
     """Four on each of ten levels, each made of all on the next: 4 ** 10 ways lead to the last."""
 
@@ -209,6 +236,16 @@ def _virtual(file: h5py.File, source: str, name: str = "v", *, to: str = "v", gr
     end = h5py.h5s.UNLIMITED if grows else 6
     layout[0:end] = h5py.VirtualSource(source, name, (6,), maxshape=most)[0:end]
     file.create_virtual_dataset(to, layout)
+
+
+def _numbered(file: h5py.File, source: str, name: str) -> None:
+    """Row number n of a dataset `v` is what is called so, with n in place of ``%b``."""
+    space = h5py.h5s.create_simple((1, 6), (h5py.h5s.UNLIMITED, 6))
+    rows = space.copy()
+    rows.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, 6))
+    made_of = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made_of.set_virtual(rows, source.encode(), name.encode(), h5py.h5s.create_simple((6,)))
+    h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_INT64, space, made_of)
 
 
 PARTS: dict[str, Callable[[h5py.File], Any]] = {

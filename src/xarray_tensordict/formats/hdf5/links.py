@@ -11,6 +11,8 @@ import h5py
 from .file import file_name
 
 _MOST_LINKS = _VIRTUAL_LEVELS = 16
+_MOST_BLOCKS = 1024
+"""So many of the datasets that one name with ``%b`` stands for are looked at."""
 
 Part = tuple[str, str]
 """The real path of a file, and the name of a dataset in it."""
@@ -93,14 +95,34 @@ def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), 
     if this in seen:
         return
     seen.add(this)
-    sources = {(_part_file(dataset, part.file_name), part.dset_name) for part in dataset.virtual_sources()}
-    for place, name in sources:
-        if place is None or not (elsewhere or place == own):
+    for place, name, is_one_of_many in _sources(dataset):
+        if not (elsewhere or place == own):
             continue
-        with suppress(KeyError, OSError), h5py.File(place, "r") if place != own else nullcontext(dataset.file) as file:
-            _check_path(file, f"/{name}", [])
-            if isinstance(source := file[name], h5py.Dataset):
+        with suppress(OSError), h5py.File(place, "r") if place != own else nullcontext(dataset.file) as file:
+            try:
+                _check_path(file, f"/{name}", [])
+                source = file[name]
+            except (KeyError, RuntimeError) as error:  # HDF5 would give the fill value
+                if is_one_of_many:
+                    continue
+                raise UnreadableError(f"it is made of {name!r} of {place}, which is not there; restore it") from error
+            if isinstance(source, h5py.Dataset):
                 check_parts(source, elsewhere=elsewhere, above=(*above, this), seen=seen)
+
+
+def _sources(dataset: Any) -> set[tuple[str, str, bool]]:
+    """The datasets that a virtual one is made of, in files that are there; and whether its name for them stands for many."""
+    found = set()
+    for part in dataset.virtual_sources():
+        names = part.file_name, part.dset_name
+        many = any("%b" in name for name in names)  # HDF5 puts the number of a block there
+        for block in range(_MOST_BLOCKS if many else 1):
+            file, name = (each.replace("%b", str(block)) for each in names)
+            place = _part_file(dataset, file)
+            if place is None:
+                break
+            found.add((place, name, many))
+    return found
 
 
 def _part_file(dataset: Any, name: str) -> str | None:
