@@ -130,6 +130,9 @@ def test_shards_of_bytes_hold_whole_chunks_and_no_more_than_there_are(tmp_path):
         assert (array.chunks, array.shards) == ((expected, 4096), (256 // expected * expected, 4096))
         assert xr.open_dataset(tmp_path / "a.zarr", engine="tensordict").load().identical(ds)
     assert zarr.open_array(tmp_path / "a.zarr" / "y", mode="r").shards == (1000,)
+    ds.td.to_zarr(tmp_path / "a.zarr", mode="w", shards={"time": "100 kB"})  # less than a chunk would have
+    array = zarr.open_array(tmp_path / "a.zarr" / "x", mode="r")
+    assert (array.chunks, array.shards) == ((6, 4096), (6, 4096))
 
 
 @pytest.mark.parametrize("kind", ["zarr", "h5"])

@@ -320,7 +320,9 @@ class OpenedDataset:
             return base[self.path]
         dataset, now = base.get(self.path), None
         if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
-            check_parts(dataset, elsewhere=True)
+            if self.path not in state.checked:
+                check_parts(dataset, elsewhere=True)
+                state.checked.add(self.path)
             compared = bool(self.fingerprint.means) and not state.writable
             now = fingerprint_of(dataset, read_attributes(dataset, (), []) if compared else None, dataset.shape)
         self.fingerprint.compare(now, self.where)

@@ -93,8 +93,8 @@ class OpenFile:
         Whether it is the file that was opened first, as it was then.
     descriptor, size
         What HDF5 reads it by, where others can use that, and how large it was when it was opened.
-    fitting
-        The datasets that were compared with what they were.
+    fitting, checked
+        The datasets that were compared with what they were, and those whose parts were looked at.
     """
 
     handle: Any = None
@@ -104,6 +104,7 @@ class OpenFile:
     descriptor: int | None = None
     size: int = 0
     fitting: set[str] = field(default_factory=set)
+    checked: set[str] = field(default_factory=set)
 
 
 _sources: WeakSet[Hdf5Source] = WeakSet()

@@ -201,7 +201,7 @@ def _encoding_of(name: str, variable: xr.Variable, batch_dims: Collection[str], 
         if inherited is not None and own.get("chunks") is None:
             # those of HDF5 are often tiny, and each would be a file
             inherited = merged_chunks(inherited, variable.shape, max(variable.dtype.itemsize, 1), CHUNK_BYTES)
-        chunks = inherited or _dividing(default_chunks(variable, batch_dims, options.chunks), dims, options)
+        chunks = inherited or _dividing(default_chunks(variable, batch_dims, options.chunks), variable, options)
         encoding["chunks"] = chunks
         if set(dims) & set(options.shards):
             encoding["shards"] = _shards(name, variable, options.shards, chunks)
@@ -216,13 +216,17 @@ def _encoding_of(name: str, variable: xr.Variable, batch_dims: Collection[str], 
     return encoding
 
 
-def _dividing(chunks: tuple[int, ...], dims: list[str], options: ZarrOptions) -> tuple[int, ...]:
+def _dividing(chunks: tuple[int, ...], variable: xr.Variable, options: ZarrOptions) -> tuple[int, ...]:
     """Default chunks, such that given shards hold whole ones."""
     found = list(chunks)
-    for axis, dim in enumerate(dims):
-        shard = options.shards.get(dim, -1)
-        asked = options.chunks.get(dim)
-        if shard != -1 and not isinstance(shard, Bytes) and (asked is None or isinstance(asked, Bytes)):
+    for axis, dim in enumerate(map(str, variable.dims)):
+        shard, asked = options.shards.get(dim, -1), options.chunks.get(dim)
+        if shard == -1 or not (asked is None or isinstance(asked, Bytes)):
+            continue
+        if isinstance(shard, Bytes):
+            row = _itemsize(variable) * math.prod(variable.shape[:axis] + variable.shape[axis + 1 :])
+            found[axis] = min(chunks[axis], max(shard // max(row, 1), 1))
+        else:
             found[axis] = next(part for part in range(min(chunks[axis], shard), 0, -1) if shard % part == 0)
     return tuple(found)
 
