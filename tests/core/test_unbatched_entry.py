@@ -294,3 +294,12 @@ def test_an_array_or_a_group_that_is_there_is_not_replaced():
         with pytest.raises(ValueError) as caught:
             restore_unbatched({(): root, ("g",): StoredGroup(("g",))}, "store.zarr")
         assert str(caught.value) == f"store.zarr: the entry '_unbatched' is damaged at {path!r}: {why}"
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (0, 0, 1)], ids=str)
+def test_text_of_no_values_keeps_its_shape(shape: tuple[int, ...]) -> None:
+    dims = tuple("abc"[: len(shape)])
+    encoded = json.loads(json.dumps(encode_array(np.empty(shape, object), dims, attrs={}, role="data")))
+    found = decode_array(encoded)
+    assert found.shape == shape
+    assert found.dtype.kind == "U"

@@ -61,7 +61,9 @@ def encode_array(
     """
     dtype = values.dtype
     if dtype.kind in "OUT":
-        return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": values.tolist()}
+        # a list of nothing has no shape
+        data = values.tolist() if values.size or values.ndim < 2 else _to_base64(np.empty(values.shape, "U1"))
+        return {"dims": list(dims), "dtype": "str", "attrs": dict(attrs), "role": role, "data": data}
     native = np.ascontiguousarray(values, dtype.newbyteorder("=")).reshape(values.shape)
     plain = native.view("int64") if dtype.kind in "mM" else native
     listable = plain.dtype.kind in "biu" or (
@@ -97,7 +99,7 @@ def decode_array(encoded: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """
     data = encoded["data"]
     if encoded["dtype"] == "str":
-        texts = np.array(data, object)
+        texts = _from_base64(data) if isinstance(data, str) and encoded["dims"] else np.array(data, object)
         if not all(isinstance(text, str) for text in texts.flat):
             raise ValueError("expected text, found other values among it")
         return texts.astype(str)
