@@ -422,14 +422,15 @@ def as_raw(opened: OpenedDataset, dataset: Any, dtype: np.dtype[Any], otherwise:
         return None
     if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
         return None
-    offset, size = dataset.id.get_offset(), math.prod(dataset.shape) * dtype.itemsize
-    stored, needed = dataset.id.get_storage_size(), dataset.id.get_type().get_size() * math.prod(dataset.shape)
+    count, stored_type = math.prod(dataset.shape), dataset.id.get_type()
+    offset, size = dataset.id.get_offset(), count * dtype.itemsize
+    stored, needed = dataset.id.get_storage_size(), count * stored_type.get_size()
     if stored not in (0, needed):  # HDF5 itself goes on reading in what is behind it
         raise UnreadableError(f"it has {stored} bytes, and its type and shape need {needed}: the file is damaged")
     # not yet stored, or in files of its own; of a type that numpy does not have
     if not size or offset is None or stored != size:
         return None
     found = dataset.dtype
-    if found.itemsize != dtype.itemsize or not dataset.id.get_type().equal(h5py.h5t.py_create(found)):
+    if found.itemsize != dtype.itemsize or not stored_type.equal(h5py.h5t.py_create(found)):
         return None
     return RawArray(ContiguousDataset(opened, offset, size), dtype, tuple(dataset.shape), otherwise)

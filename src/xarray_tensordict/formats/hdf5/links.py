@@ -112,23 +112,17 @@ def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), 
 
 def _sources(dataset: Any) -> set[tuple[str, str, bool]]:
     """The datasets that a virtual one is made of, in files that are there; and whether its name for them stands for many."""
-    found = set()
+    found, folders, own = set(), _folders(dataset, "HDF5_VDS_PREFIX"), file_name(dataset)
     for part in dataset.virtual_sources():
         names = part.file_name, part.dset_name
         many = any("%b" in name for name in names)  # HDF5 puts the number of a block there
         for block in range(_MOST_BLOCKS if many else 1):
             file, name = (each.replace("%b", str(block)) for each in names)
-            place = _part_file(dataset, file)
+            place = own if file == "." else _place(file, folders)
             if place is None:
                 break
-            found.add((place, name, many))
+            found.add((os.path.realpath(place), name, many))
     return found
-
-
-def _part_file(dataset: Any, name: str) -> str | None:
-    """The real path of a file that a virtual dataset names, "." for its own; None where it is not there."""
-    place = file_name(dataset) if name == "." else _place(name, _folders(dataset, "HDF5_VDS_PREFIX"))
-    return None if place is None else os.path.realpath(place)
 
 
 def virtual_parts(dataset: Any) -> list[str]:
@@ -139,7 +133,8 @@ def virtual_parts(dataset: Any) -> list[str]:
     names = {
         part.file_name for part in dataset.virtual_sources() if part.file_name != "." and "%" not in part.file_name
     }
-    places = {name: _place(name, _folders(dataset, "HDF5_VDS_PREFIX")) for name in sorted(names)}
+    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+    places = {name: _place(name, folders) for name in sorted(names)}
     missing = [name for name, place in places.items() if place is None]
     if missing:
         raise UnreadableError(
