@@ -27,6 +27,7 @@ import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import ByteRequest, Store
+from zarr.core import codec_pipeline
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
@@ -34,13 +35,13 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, Wrappe
 from zarr.storage._common import make_store_path
 from zarr.storage._local import _get
 
-PIPELINE = "zarr.core.codec_pipeline.BatchedCodecPipeline"
-"""What decodes chunks unless the user chooses something else."""
+_CLASSES = ("BatchedCodecPipeline", "FusedCodecPipeline")
+PIPELINES = [f"zarr.core.codec_pipeline.{name}" for name in _CLASSES if hasattr(codec_pipeline, name)]
+"""What decodes chunks in zarr: the default, and, since zarr 3.4, one that needs less processor time."""
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
-run = sync
-"""Wait for a coroutine in the event loop of zarr."""
+run = sync  # waits for a coroutine in the event loop of zarr
 
 
 def await_requests(seconds: float = 60) -> None:
@@ -67,7 +68,7 @@ def base_store(store: Any) -> Any:
 
 
 def dictionary_of(store: MemoryStore) -> Any:
-    """The dictionary that a store in memory keeps its entries in."""
+    """What a store in memory keeps its entries in."""
     return store._store_dict
 
 
@@ -491,9 +492,8 @@ class ForkSafeZipStore(ZipStore):
 
 
 def _after_fork() -> None:
-    for store in list(_opened):
-        if store._is_open:
-            store._forget_parent()
+    for store in (store for store in list(_opened) if store._is_open):
+        store._forget_parent()
 
 
 if hasattr(os, "register_at_fork"):

@@ -29,7 +29,7 @@ from zarr.storage import StorePath
 
 from ..._compat.xarray import shown_dtype, shown_values
 from ..._compat.zarr import (
-    PIPELINE,
+    PIPELINES,
     Document,
     array_like,
     array_of,
@@ -493,7 +493,7 @@ def _only_codec(array: zarr.Array[Any]) -> Any:
 
 def decoder_of(codec: Any) -> Any:
     """What decodes chunks of this compressor; None for one that is left to zarr."""
-    if zarr.config.get("codec_pipeline.path") != PIPELINE:
+    if zarr.config.get("codec_pipeline.path") not in PIPELINES:
         return None  # the user has chosen what decodes
     if type(codec) in _V3:
         return _V3[type(codec)]()  # how something is compressed does not matter to what decompresses it
