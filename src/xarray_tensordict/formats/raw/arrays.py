@@ -122,7 +122,7 @@ class RawArray(BackendArray):
             if isinstance(reason, MemoryError):
                 raise
             raise OSError(
-                f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
+                f"{reason}. The file is truncated or damaged: {error}"
             ) from error
 
     def _whole_rows(
