@@ -40,6 +40,7 @@ import xarray_tensordict as xtd
 from xarray_tensordict.command_line.app import main
 from xarray_tensordict.tensors.values import tensor_from_numpy
 
+SRC = Path(xtd.__file__).parent
 TIMES = np.datetime64("2024-01-01", "ns") + np.arange(6) * np.timedelta64(1, "D")
 
 
@@ -207,7 +208,7 @@ def widened() -> xr.Dataset:
 
 OPENING = [
     Case(
-        "give a smaller count, or leave out the others with drop_variables=",
+        ", or leave out the others with drop_variables=[...]",
         lambda: opened(hdf5(a=np.zeros((6, 3)), b=np.zeros((6, 2))), batch_dims=2),
         lambda: (
             rows("file.h5", batch_dims=1) == 6
@@ -215,7 +216,7 @@ OPENING = [
         ),
     ),
     Case(
-        "open one group with group=, or leave out the others with drop_variables=",
+        "open one group with group=",
         lambda: opened(hdf5(**{"obsm/pca": np.zeros((6, 3)), "varm/pcs": np.zeros((4, 3))}), batch_dims="cell"),
         lambda: (
             rows("file.h5", batch_dims="cell", drop_variables=["varm"])
@@ -229,7 +230,7 @@ OPENING = [
         lambda: opened("file.h5").td.set_batch_dims(["batch_0"]).td.batch_dims == ("batch_0",),
     ),
     Case(
-        "open one with group=",
+        "are not shown; open one with group=",
         lambda: opened(split()).td.to_tensordict(),
         lambda: (
             rows("split.zarr", group="train") == 8
@@ -238,7 +239,7 @@ OPENING = [
         ),
     ),
     Case(
-        "open it with group='/train', all groups with nested=True or xr.open_datatree(...)",
+        ", all groups with nested=True or xr.open_datatree(...)",
         lambda: xtd.open_persistent(split())["train"],
         lambda: (
             xtd.open_persistent("split.zarr", group="train").batch_size == (8,)
@@ -246,7 +247,7 @@ OPENING = [
         ),
     ),
     Case(
-        "In it are ['run.zarr']: open one of these",
+        ": open one of these",
         lambda: (run(), opened(".")),
         lambda: rows("run.zarr") == 6,
     ),
@@ -271,7 +272,7 @@ OPENING = [
         lambda: opened("v2.zarr", use_zarr_fill_value_as_mask=False)["image"].dtype == np.uint8,
     ),
     Case(
-        "Use ds['td'] for the variable",
+        "is the accessor of xarray-tensordict. Use ",
         lambda: weather(td=("time", np.zeros(6))).td,
         lambda: weather(td=("time", np.zeros(6)))["td"].shape == (6,),
     ),
@@ -284,7 +285,7 @@ OPENING = [
 
 ANNOTATING = [
     Case(
-        "Write a store that both read with ds.td.to_zarr(...)",
+        "), or choose other batch_dims (now ",
         lambda: xtd.annotate(plain()),
         lambda: (opened("plain.zarr").td.to_zarr("both.zarr"), TensorDict.from_zarr("both.zarr").batch_size == (6,))[1],
     ),
@@ -296,9 +297,9 @@ ANNOTATING = [
         ),
         lambda: opened("mapped", batch_dims="time", dims={"x": ("f",)})["x"].dims == ("time", "f"),
     ),
-    Case("delete it with h5py (del file['/obs'].attrs['DIMENSION_LABELS'])", refused_labels, mended_labels),
+    Case("; delete it with h5py (del file[", refused_labels, mended_labels),
     Case(
-        "annotate it to make the record true",
+        "; the batch size is taken from the arrays, ",
         lambda: (stale(), opened("run.zarr")),
         lambda: (xtd.annotate("run.zarr"), TensorDict.from_zarr("run.zarr").batch_size == (6,))[1],
     ),
@@ -323,9 +324,9 @@ CONVERTING = [
         ),
     ),
     Case(
-        "convert it with .astype('float64')",
-        lambda: weather(z=("time", np.zeros(6, np.longdouble))).td.to_tensordict(),
-        lambda: weather(z=("time", np.zeros(6, np.longdouble).astype("float64"))).td.to_tensordict()["z"].shape == (6,),
+        "torch has no dtype for ",
+        lambda: weather(z=("time", np.ones(6, np.clongdouble) * 1j)).td.to_tensordict(),
+        lambda: weather(z=("time", np.ones(6, np.clongdouble) * 1j)).astype("complex128").td.to_tensordict()["z"][0] == 1j,
     ),
     Case(
         "rename one of them",
@@ -408,7 +409,7 @@ LAZY = [
 
 LOADING = [
     Case(
-        "episodes of different lengths become one Dataset with xr.open_datatree(...)['/'].td.concat('time')",
+        "episodes of different lengths become one Dataset with xr.open_datatree(...)[",
         lambda: opened(
             hdf5(**{f"demo_{n}/{name}": np.zeros((4 + n, 2)) for n in range(2) for name in "ab"})
         ).td.batches(2),
@@ -422,12 +423,12 @@ LOADING = [
         ),
     ),
     Case(
-        "Set it with ds.td.set_batch_dims(...)",
+        "there is no batch dim to split along: ",
         lambda: columns().td.split({"a": 0.5, "b": 0.5}),
         lambda: set(columns().td.set_batch_dims("p").td.split({"a": 0.5, "b": 0.5})) == {"a", "b"},
     ),
     Case(
-        "are for windows: pass their length, window=",
+        "are for windows: pass their length, ",
         lambda: weather().td.batches(2, stride=2),
         lambda: len(weather().td.batches(2, window={"time": 2}, stride=2)) == 2,
     ),
@@ -466,7 +467,7 @@ WRITING = [
         )[-1],
     ),
     Case(
-        "load them first (ds.load()), or write to another store",
+        "dask would read ",
         lambda: opened(written(), chunks={}).td.to_zarr("written.zarr", region={"time": slice(0, 6)}),
         lambda: (
             opened("written.zarr", chunks={})
@@ -488,7 +489,7 @@ WRITING = [
         lambda: (later().td.to_zarr("written.zarr", append_dim="time"), rows("written.zarr") == 12)[1],
     ),
     Case(
-        "convert it with .astype(",
+        ") if nothing is lost by that",
         lambda: later().astype("f8").assign(mask=weather()["mask"]).td.to_zarr(written(), append_dim="time"),
         lambda: (
             later()
@@ -652,7 +653,7 @@ WRITING = [
         lambda: (weather().chunk().td.to_zarr("w.zarr", compute=False).compute(), rows("w.zarr") == 6)[1],
     ),
     Case(
-        "or leave it out with exclude=['z']",
+        ", which cannot hold it exactly; convert it",
         lambda: objects({1}, {2}).td.to_memmap("mapped"),
         lambda: (objects({1}, {2}).td.to_memmap("mapped", exclude=["z"]), rows("mapped") == 2)[1],
     ),
@@ -662,7 +663,7 @@ WRITING = [
         lambda: (later().td.to_memmap("mapped", mode="w"), tensordict.load("mapped").batch_size == (6,))[1],
     ),
     Case(
-        "To load them with tensordict.load, widen them: del ds['w'].encoding['torch_dtype']",
+        "To load them with tensordict.load, widen them: del ds[",
         lambda: xtd.to_dataset(EIGHT_BITS).td.to_memmap("eight"),
         lambda: (widened().td.to_memmap("eight", mode="w"), tensordict.load("eight")["w"].dtype == torch.float32)[1],
     ),
@@ -734,7 +735,7 @@ MORE = [
         )[-1],
     ),
     Case(
-        "leave it out with exclude=['z'], or write with ds.td.to_zarr(path) or unbatched='keep'",
+        "], or write with ds.td.to_zarr(path) or unbatched='keep'",
         lambda: listed().td.to_memmap("lists", unbatched="expand"),
         lambda: (
             listed().td.to_memmap("lists", unbatched="expand", exclude=["z"]),
@@ -775,14 +776,14 @@ def listed() -> xr.Dataset:
 
 
 def messages_of(mistake: Callable[[], Any]) -> str:
-    """What is raised, or else what is warned of."""
+    """What is raised, or what the text that is returned says, or what is warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            mistake()
+            found = mistake()
         except Exception as error:
             return str(error)
-    return "\n".join(str(warning.message) for warning in caught)
+    return found if isinstance(found, str) else "\n".join(str(warning.message) for warning in caught)
 
 
 def quiet(opening: Callable[[], Any]) -> bool:
@@ -899,7 +900,7 @@ def repository() -> Any:
         return icechunk.Repository.open(storage)
     made = icechunk.Repository.create(storage)
     session = made.writable_session("main")
-    xr.Dataset({"obs": (("time", "f"), np.random.rand(6, 300))}).td.to_zarr(session.store)
+    zarr.open_group(session.store).create_array("obs", data=np.random.rand(6, 300), dimension_names=["time", "f"])
     session.commit("six rows")
     return made
 
@@ -915,13 +916,15 @@ def reference(**more: Any) -> str:
     return "refs.json"
 
 
-def unpickled() -> str:
+def unpickled(name: str = "z") -> str:
     """A store with an array of the codec pickle, which zarr does not make any more."""
-    folder = Path(written(zarr_format=2, mode="w"), "z")
+    folder = Path(written(zarr_format=2, mode="w"), name)
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     array = {"shape": [2], "chunks": [2], "dtype": "|O", "fill_value": None, "order": "C", "compressor": None}
     filters = [{"id": "vlen-utf8"}, {"id": "pickle", "protocol": 5}]
     (folder / ".zarray").write_text(json.dumps({**array, "zarr_format": 2, "filters": filters}))
+    (folder / ".zattrs").write_text(json.dumps({"_ARRAY_DIMENSIONS": ["lat"]}))
     (folder / "0").write_bytes(numcodecs.Pickle().encode(numcodecs.VLenUTF8().encode(np.array(["a", "b"], object))))
     return "written.zarr"
 
@@ -977,6 +980,7 @@ def packed(value: float) -> xr.Dataset:
     return xr.Dataset({"x": values})
 
 
+MEMORY = "memory://advice/lazy.zarr"
 RECORDS = np.zeros(3, [("a", "i4"), ("b", "f4")])
 
 
@@ -1091,12 +1095,12 @@ OPENING_MORE = [
         lambda: rows("plain.zarr", drop_variables=["t2m"]) == 6,
     ),
     Case(
-        "It was truncated, or meta.json is of another version of the store: restore it, or leave the entry out with",
+        "of another version of the store: restore it, or leave the entry out with",
         lambda: cut_while_open(mapped()),
         lambda: opened("mapped", drop_variables=["obs"])["more"].shape == (6,),
     ),
     Case(
-        "is of another version of the store: restore it",
+        " says that it holds ",
         lambda: (os.truncate(f"{mapped()}/obs.memmap", 8), opened("mapped")),
         lambda: rows(mapped()) == 6,
     ),
@@ -1397,6 +1401,7 @@ ZARR = [
         lambda: (repository(), xtd.open_persistent("repository", mode="r+")),
         lambda: (
             session := repository().writable_session("main"),
+            xtd.annotate(session.store, "time"),
             xtd.open_persistent(session.store, mode="r+").set_at_("obs", torch.ones(300), 2),
             session.commit("one row"),
             opened("repository")["obs"].values[2].sum() == 300,
@@ -1485,19 +1490,31 @@ ZARR = [
         lambda: (mark("run.zarr", None, "__xarray_tensordict_commit__"), rows("run.zarr") == 6),
     ),
     Case(
-        "dask would read",
+        "are read lazily from the store that is to be overwritten",
+        lambda: (weather().td.to_zarr(MEMORY, mode="w"), opened(MEMORY, chunks={}).td.to_zarr(MEMORY, mode="w")),
         lambda: (
-            written(),
-            opened("written.zarr", chunks={})
-            .assign(u=lambda ds: ds.t2m + 1, t2m=lambda ds: ds.t2m[::-1])
-            .td.to_zarr("written.zarr", mode="a"),
-        ),
+            opened(MEMORY, chunks={}).load().td.to_zarr(MEMORY, mode="w"),
+            opened(MEMORY, chunks={}).td.to_zarr("other.zarr"),
+            rows(MEMORY) == rows("other.zarr") == 6),
+    ),
+    Case(
+        "; write the store again, with mode='w'",
+        lambda: weather(mask=("lat", [False, False])).td.to_zarr(unpickled("_unbatched"), mode="a"),
+        lambda: (written(mode="w"), quiet(lambda: opened("written.zarr"))),
+    ),
+    Case(
+        "has a dtype or a codec that cannot be written to; write a new store",
+        lambda: opened(recorded()).load().td.to_zarr("records.zarr", mode="a"),
+        lambda: (opened("records.zarr").load().td.to_zarr("new.zarr"), opened("new.zarr")["r/a"].shape == (3,)),
+    ),
+    Case(
+        "annotate the store of repository.writable_session('main') in its place, and commit the session",
+        lambda: (repository(), xtd.annotate("repository")),
         lambda: (
-            opened("written.zarr", chunks={})
-            .assign(u=lambda ds: ds.t2m + 1)
-            .load()
-            .td.to_zarr("written.zarr", mode="a"),
-            "u" in opened("written.zarr"),
+            session := repository().writable_session("main"),
+            xtd.annotate(session.store, "time"),
+            session.commit("names"),
+            rows("repository") == 6,
         ),
     ),
     Case(
@@ -1567,6 +1584,40 @@ ZARR = [
 ]
 
 NAMES = [
+    Case(
+        ". Set it with ds.td.set_batch_dims(...), or delete it",
+        lambda: weather().assign_attrs(tensordict_batch_dims="{").td.batch_dims,
+        lambda: (
+            weather().assign_attrs(tensordict_batch_dims="{").td.set_batch_dims("time").td.batch_dims
+            == ("time",)
+            and weather().td.batch_dims == ("time",)
+        ),
+    ),
+    Case(
+        "pass group=",
+        lambda: " ".join(
+            repr(opened(hdf5(**{f"o/g/{name}": np.zeros((6, 3)) for name in "ab"}), group="o").td).split()
+        ),
+        lambda: opened("file.h5", group="/o/g", batch_dims=2).td.batch_size == (6, 3),
+    ),
+    Case(
+        ". Leave out what has another number of rows than most arrays: ",
+        lambda: opened(
+            hdf5(
+                **{
+                    f"demo_{n}/{name}": np.zeros((4 + (n != 1 and name == "obs"), 9))
+                    for n in range(3)
+                    for name in ("obs", "act")
+                }
+            )
+        ),
+        lambda: joined(drop_variables=["obs"]).sizes["time"] == 12,
+    ),
+    Case(
+        "; or leave it out with exclude=[",
+        lambda: noleap().td.to_memmap("a"),
+        lambda: (noleap().td.to_memmap("a", exclude=["when"]), rows("a") == 6),
+    ),
     Case(
         "leave out --shard",
         lambda: cli("convert", run(), "a.h5", "--shard", "obs=4"),
@@ -1798,7 +1849,7 @@ VALUES = [
         ),
     ),
     Case(
-        "convert them with ds.convert_calendar(",
+        "convert the dates with ds.convert_calendar(",
         lambda: (
             noleap("time").td.to_zarr("n.zarr", layout="xarray"),
             later().convert_calendar("standard", use_cftime=True).td.to_zarr("n.zarr", append_dim="time"),
@@ -1936,8 +1987,99 @@ CASES = [*OPENING, *ANNOTATING, *CONVERTING, *LAZY, *LOADING, *WRITING, *MORE]
 CASES += [*OPENING_MORE, *FILES, *ZARR, *NAMES, *VALUES]
 
 
-FOLLOWED = {}
-EXEMPT = {}
+FOLLOWED = {
+    "a DataArray has no td: use ds.td of the Dataset": "test_accessor.py::test_an_array_says_where_its_tensordict_is",
+    "Pass --batch-dims, or --group for one group": "command_line/test_bench.py::test_a_store_without_a_batch_is_refused_by_name",
+    "pass batch_dims=": "core/test_batch_choices.py::test_an_array_without_names_that_a_choice_leaves_out_is_named",
+    "].td.to_tensordict(batch_dims=": "core/test_batch_choices.py::test_of_a_node_of_a_tree",
+    "; name its axes with dims=": "core/test_batch_choices.py::test_an_array_without_names_that_a_choice_leaves_out_is_named",
+    "; choose it with ds.td.set_batch_dims(": "dataset/test_describe.py::test_the_dim_that_the_evidence_of_an_unnamed_store_names_can_be_chosen",
+    "give that dim another name with dims={...}": "dataset/test_describe.py::test_a_scalar_that_is_named_as_a_dim_is_left_out",
+    "name another variable with by=": "dataset/test_episodes.py::test_cut_by_the_variable_that_is_named",
+    "; select first, isel(": "dataset/test_episode_tables.py::test_flags_along_three_batch_dims_are_refused_and_one_can_be_selected",
+    "is in the table already. Choose another": "dataset/test_episode_tables.py::test_a_name_that_is_taken_is_refused_and_the_advice_joins_the_same_rows",
+    "it does not fit into memory": "formats/hdf5/test_trust.py::test_a_shape_larger_than_memory_opens_and_is_refused_where_it_is_read",
+    "append the rows again with append_dim=": "formats/hdf5/test_append.py::test_a_killed_append_leaves_the_old_rows_and_a_retry_works",
+    "this process has the file open for writing": "formats/hdf5/test_write.py::test_a_file_that_this_process_has_open_for_writing_is_an_error_that_says_so",
+    "are linked to one another": "formats/hdf5/test_trust.py::test_groups_that_are_linked_to_one_another_have_an_end",
+    "start Python with HDF5_USE_FILE_LOCKING=FALSE": "formats/hdf5/test_files.py::test_a_file_locked_by_a_writer",
+    "the replay buffer was saved in a compact form": "formats/memmap/test_read.py::test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so",
+    "Open with filled=False for all": "formats/memmap/test_read.py::test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writer",
+    "the zip store is open for writing": "formats/test_registry.py::test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole",
+    "Pass credentials in storage_options": "formats/zarr/test_open_remote.py::test_errors_name_the_store_and_the_way_out",
+    "the bucket is not there": "formats/zarr/test_open_remote.py::test_errors_name_the_store_and_the_way_out",
+    "check address and network": "formats/zarr/test_open_remote.py::test_errors_name_the_store_and_the_way_out",
+    "write them again with mode='a'": "writing/test_failed_writes.py::test_while_adding_a_variable",
+    "were changed by another program": "formats/zarr/test_transaction.py::test_another_append_comes_first_and_the_delayed_one_is_refused",
+    "another process or thread is changing the store": "formats/zarr/test_transaction.py::test_a_store_that_somebody_else_changes_is_refused_with_nothing_changed",
+    "If that writer is gone, delete the object": "formats/zarr/test_transaction.py::test_an_object_of_a_writer_that_is_gone_can_be_deleted",
+    "compute with scheduler='threads'": "formats/zarr/test_transaction.py::test_a_delayed_append_is_refused_where_no_process_could_hold_the_store",
+    "load the state of the whole StatefulDataLoader": "loading/test_torchdata.py::test_workers_resume_as_many_as_they_were",
+    "make the dataset with seed=": "loading/test_torchdata.py::test_workers_need_the_seed_of_the_state",
+    "Use the state_dict() of torchdata's StatefulDataLoader": "loading/test_resume.py::test_torchs_own_loader_goes_on_behind_some_batches",
+    "Compute such statistics first": "loading/test_batches.py::test_a_graph_that_each_batch_goes_through_anew_is_told",
+    "replace the intervals, as with": "dataset/test_preprocessing.py::test_the_intervals_of_groupby_bins",
+    "correct the dtype where it is declared": "writing/test_running_blocks.py::test_strings_that_are_longer_than_dask_was_told_are_not_cut_off_in_a_store",
+    "or convert them with ds.convert_calendar('standard')": "writing/test_dates.py::test_all_variables_with_such_dates_are_refused_together_and_each_advice_works",
+    "holds a date that the standard calendar lacks": "writing/test_dates.py::test_a_date_that_the_standard_calendar_lacks_is_refused_by_name",
+}
+"""Messages whose advice another test follows: a piece of the message, and that test."""
+RACE = "two writers would have to meet within microseconds; it says to do the same again"
+OTHER_VERSION = "it needs another version of a library than the one that is installed"
+MISSING = "it needs a program or a package that is not among those of the tests"
+NO_ADVICE = "it is no message, or a part of one that advises nothing"
+EXEMPT = {
+    "(private interfaces), which open_persistent": OTHER_VERSION,
+    "install a version of xarray that its dependencies allow": OTHER_VERSION,
+    "install tensordict 0.15": OTHER_VERSION,
+    "a newer tensordict wrote it. Update xarray-tensordict": OTHER_VERSION,
+    "install hdf5plugin and import it before opening the file": MISSING,
+    "URLs of this kind need a package that is missing": MISSING,
+    "a GRIB file. Open it with engine='cfgrib'": MISSING,
+    "a TIFF file. Open it with engine='rasterio'": MISSING,
+    "an HDF4 file. Convert it to HDF5 with h4toh5": MISSING,
+    "Load it with keras.models.load_model": MISSING,
+    "If another engine of xarray opens it, name that engine": "which engine that is depends on the file",
+    "has just replaced the file; try again": RACE,
+    "another writer has changed the file since this one began": RACE,
+    "the file is open elsewhere, and HDF5 allows one writer": RACE,
+    "the store was changed while it was opened": RACE,
+    "was changed by another program just now": RACE,
+    "change its permissions, or annotate a copy": "the user root, who runs some tests, may write everywhere",
+    "change entries with ": NO_ADVICE,
+    "set update set_non_tensor": NO_ADVICE,
+    "write entries": NO_ADVICE,
+    "write rows": NO_ADVICE,
+    "an HDF5 file has one writer, the client of a dask cluster": "it needs a cluster of dask",
+}
+"""Messages whose advice no test can follow, and why."""
+VERBS = (
+    "add ask annotate append call cast change check choose close commit compare compute concatenate consolidate convert copy correct "
+    "count create declare delete download drop dump exclude export extract fill follow give import install keep leave let list load "
+    "make mend mount move name open pad pass pickle put read rename replace reset restore resume round run save select send set start "
+    "stop store take transpose trim trust try unpack unzip update upgrade use wait widen wrap write"
+)
+IMPERATIVE = re.compile(
+    rf"(?:^|[.;:(] |, |\b(?:or|and|then|first) )(?:{VERBS.replace(' ', '|')})\b(?![-=:'])", re.IGNORECASE
+)
+
+
+def texts_of_the_code() -> set[str]:
+    """The texts in the code, with "…" for each value; no docstrings, no help of the command line."""
+    found = set()
+    for path in sorted(SRC.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        skipped |= {id(node.value) for node in nodes if isinstance(node, ast.keyword) and node.arg == "help"}
+        skipped |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if id(node) in skipped or not isinstance(node, ast.JoinedStr | ast.Constant):
+                continue
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            if " " in text:
+                found.add(text)
+    return found
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.says[:50] for case in CASES])
@@ -1948,3 +2090,30 @@ def test_the_advice_of_the_message_gives_what_it_promises(case, tmp_path, monkey
         warnings.simplefilter("ignore")
         found = case.advice()
         assert found[-1] if isinstance(found, tuple) else found
+
+
+def test_each_message_that_advises_something_is_in_the_table():
+    texts = texts_of_the_code()
+    claimed = {
+        claim: [text for text in texts if claim in text]
+        for claim in [*(case.says for case in CASES), *FOLLOWED, *EXEMPT]
+    }
+    assert {claim: found for claim, found in claimed.items() if len(found) != 1} == {}, (
+        "a claim is a piece of one message"
+    )
+    advising = {text for text in texts if IMPERATIVE.search(text)}
+    assert sorted(advising - {text for found in claimed.values() for text in found}) == [], (
+        "messages without a test of their advice"
+    )
+
+
+def test_the_tests_that_are_named_are_about_these_messages():
+    texts = texts_of_the_code()
+    for claim, name in FOLLOWED.items():
+        file, _, function = name.partition("::")
+        source = Path(__file__).parents[1].joinpath(file).read_text().replace("\\", "")
+        assert f"def {function}(" in source, name
+        (text,) = (text for text in texts if claim in text)
+        words = [clause.split() for clause in re.split(r"[…,;:]|[.] ", text)]
+        runs = {" ".join(each[n : n + 3]) for each in words for n in range(max(len(each) - 2, 1))}
+        assert any(run in source for run in runs if len(run) > 6), claim
