@@ -312,14 +312,12 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         return to_memmap(options.pop("self")._ds, **options, inference=known)
 
     def __repr__(self) -> str:
-        from .show.summary import summarize
-        from .show.text import summary_text
+        from .show.summary import summarize, summary_text
 
         return summary_text(summarize(self._ds, self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.summary import summarize
-        from .show.text import summary_html
+        from .show.summary import summarize, summary_html
 
         return summary_html(summarize(self._ds, self.infer()))
 

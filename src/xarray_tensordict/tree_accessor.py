@@ -123,13 +123,11 @@ class DataTreeAccessor:
         return tree_to_memmap(self._dt, path, batch_dims, **options)
 
     def __repr__(self) -> str:
-        from .show.summary import summarize_tree
-        from .show.text import tree_text
+        from .show.summary import summarize_tree, tree_text
 
         return tree_text(summarize_tree(self.infer()))
 
     def _repr_html_(self) -> str:
-        from .show.summary import summarize_tree
-        from .show.text import tree_html
+        from .show.summary import summarize_tree, tree_html
 
         return tree_html(summarize_tree(self.infer()))
