@@ -17,7 +17,6 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -1245,84 +1244,42 @@ CASES = [
 
 
 FOLLOWED = {
-    "command_line/test_bench.py": {
-        "Pass --batch-dims, or --group for one group": "test_a_store_without_a_batch_is_refused_by_name",
-    },
-    "core/test_batch_choices.py": {
-        "pass batch_dims=": "test_an_array_without_names_that_a_choice_leaves_out_is_named",
-        "].td.to_tensordict(batch_dims=": "test_of_a_node_of_a_tree",
-        "; name its axes with dims=": "test_an_array_without_names_that_a_choice_leaves_out_is_named",
-    },
-    "dataset/test_describe.py": {
-        "; choose it with ds.td.set_batch_dims(": "test_the_dim_that_the_evidence_of_an_unnamed_store_names_can_be_chosen",
-        "give that dim another name with dims={...}": "test_a_scalar_that_is_named_as_a_dim_is_left_out",
-    },
-    "dataset/test_episode_tables.py": {
-        "; select first, isel(": "test_flags_along_three_batch_dims_are_refused_and_one_can_be_selected",
-        "is in the table already. Choose another": "test_a_name_that_is_taken_is_refused_and_the_advice_joins_the_same_rows",
-    },
-    "dataset/test_episodes.py": {
-        "name another variable with by=": "test_cut_by_the_variable_that_is_named",
-    },
-    "dataset/test_preprocessing.py": {
-        "replace the intervals, as with": "test_the_intervals_of_groupby_bins",
-    },
-    "formats/hdf5/test_append.py": {
-        "append the rows again with append_dim=": "test_a_killed_append_leaves_the_old_rows_and_a_retry_works",
-    },
-    "formats/hdf5/test_files.py": {
-        "start Python with HDF5_USE_FILE_LOCKING=FALSE": "test_a_file_locked_by_a_writer",
-    },
-    "formats/hdf5/test_trust.py": {
-        "it does not fit into memory": "test_a_shape_larger_than_memory_opens_and_is_refused_where_it_is_read",
-        "are linked to one another": "test_groups_that_are_linked_to_one_another_have_an_end",
-    },
-    "formats/hdf5/test_write.py": {
-        "this process has the file open for writing": "test_a_file_that_this_process_has_open_for_writing_is_an_error_that_says_so",
-    },
-    "formats/memmap/test_read.py": {
-        "the replay buffer was saved in a compact form": "test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so",
-        "Open with filled=False for all": "test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writer",
-    },
-    "formats/test_registry.py": {
-        "the zip store is open for writing": "test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole",
-    },
-    "formats/zarr/test_open_remote.py": {
-        "Pass credentials in storage_options": "test_errors_name_the_store_and_the_way_out",
-        "the bucket is not there": "test_errors_name_the_store_and_the_way_out",
-        "check address and network": "test_errors_name_the_store_and_the_way_out",
-    },
-    "formats/zarr/test_transaction.py": {
-        "were changed by another program": "test_another_append_comes_first_and_the_delayed_one_is_refused",
-        "another process or thread is changing the store": "test_a_store_that_somebody_else_changes_is_refused_with_nothing_changed",
-        "If that writer is gone, delete the object": "test_an_object_of_a_writer_that_is_gone_can_be_deleted",
-        "compute with scheduler='threads'": "test_a_delayed_append_is_refused_where_no_process_could_hold_the_store",
-    },
-    "loading/test_batches.py": {
-        "Compute such statistics first": "test_a_graph_that_each_batch_goes_through_anew_is_told",
-    },
-    "loading/test_resume.py": {
-        "Use the state_dict() of torchdata's StatefulDataLoader": "test_torchs_own_loader_goes_on_behind_some_batches",
-    },
-    "loading/test_torchdata.py": {
-        "load the state of the whole StatefulDataLoader": "test_workers_resume_as_many_as_they_were",
-        "make the dataset with seed=": "test_workers_need_the_seed_of_the_state",
-    },
-    "test_accessor.py": {
-        "a DataArray has no td: use ds.td of the Dataset": "test_an_array_says_where_its_tensordict_is",
-    },
-    "writing/test_dates.py": {
-        "cftime dates, and layout=": "test_all_variables_with_such_dates_are_refused_together_and_each_advice_works",
-        "holds a date that the standard calendar lacks": "test_a_date_that_the_standard_calendar_lacks_is_refused_by_name",
-    },
-    "writing/test_failed_writes.py": {
-        "write them again with mode='a'": "test_while_adding_a_variable",
-    },
-    "writing/test_running_blocks.py": {
-        "correct the dtype where it is declared": "test_strings_that_are_longer_than_dask_was_told_are_not_cut_off_in_a_store",
-    },
+    "Pass --batch-dims, or --group for one group": "test_a_store_without_a_batch_is_refused_by_name",
+    "pass batch_dims=": "test_an_array_without_names_that_a_choice_leaves_out_is_named",
+    "].td.to_tensordict(batch_dims=": "test_of_a_node_of_a_tree",
+    "; name its axes with dims=": "test_an_array_without_names_that_a_choice_leaves_out_is_named",
+    "; choose it with ds.td.set_batch_dims(": "test_the_dim_that_the_evidence_of_an_unnamed_store_names_can_be_chosen",
+    "give that dim another name with dims={...}": "test_a_scalar_that_is_named_as_a_dim_is_left_out",
+    "; select first, isel(": "test_flags_along_three_batch_dims_are_refused_and_one_can_be_selected",
+    "is in the table already. Choose another": "test_a_name_that_is_taken_is_refused_and_the_advice_joins_the_same_rows",
+    "name another variable with by=": "test_cut_by_the_variable_that_is_named",
+    "replace the intervals, as with": "test_the_intervals_of_groupby_bins",
+    "append the rows again with append_dim=": "test_a_killed_append_leaves_the_old_rows_and_a_retry_works",
+    "start Python with HDF5_USE_FILE_LOCKING=FALSE": "test_a_file_locked_by_a_writer",
+    "it does not fit into memory": "test_a_shape_larger_than_memory_opens_and_is_refused_where_it_is_read",
+    "are linked to one another": "test_groups_that_are_linked_to_one_another_have_an_end",
+    "this process has the file open for writing": "test_a_file_that_this_process_has_open_for_writing_is_an_error_that_says_so",
+    "the replay buffer was saved in a compact form": "test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so",
+    "Open with filled=False for all": "test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writer",
+    "the zip store is open for writing": "test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole",
+    "Pass credentials in storage_options": "test_errors_name_the_store_and_the_way_out",
+    "the bucket is not there": "test_errors_name_the_store_and_the_way_out",
+    "check address and network": "test_errors_name_the_store_and_the_way_out",
+    "were changed by another program": "test_another_append_comes_first_and_the_delayed_one_is_refused",
+    "another process or thread is changing the store": "test_a_store_that_somebody_else_changes_is_refused_with_nothing_changed",
+    "If that writer is gone, delete the object": "test_an_object_of_a_writer_that_is_gone_can_be_deleted",
+    "compute with scheduler='threads'": "test_a_delayed_append_is_refused_where_no_process_could_hold_the_store",
+    "Compute such statistics first": "test_a_graph_that_each_batch_goes_through_anew_is_told",
+    "Use the state_dict() of torchdata's StatefulDataLoader": "test_torchs_own_loader_goes_on_behind_some_batches",
+    "load the state of the whole StatefulDataLoader": "test_workers_resume_as_many_as_they_were",
+    "make the dataset with seed=": "test_workers_need_the_seed_of_the_state",
+    "a DataArray has no td: use ds.td of the Dataset": "test_an_array_says_where_its_tensordict_is",
+    "cftime dates, and layout=": "test_all_variables_with_such_dates_are_refused_together_and_each_advice_works",
+    "holds a date that the standard calendar lacks": "test_a_date_that_the_standard_calendar_lacks_is_refused_by_name",
+    "write them again with mode='a'": "test_while_adding_a_variable",
+    "correct the dtype where it is declared": "test_strings_that_are_longer_than_dask_was_told_are_not_cut_off_in_a_store",
 }
-"""Messages whose advice another test follows: by file, a piece of the message, and the test."""
+"""Messages whose advice another test follows: a piece of the message, and the name of the test."""
 RACE = "two writers would have to meet within microseconds; it says to do the same again"
 OTHER_VERSION = "it needs another version of a library than the one that is installed"
 MISSING = "it needs a program or a package that is not among those of the tests"
@@ -1395,7 +1352,7 @@ def test_each_message_that_advises_something_is_in_the_table():
     texts = texts_of_the_code()
     claimed = {
         claim: [text for text in texts if claim in text]
-        for claim in [*(case.says for case in CASES), *chain(*FOLLOWED.values()), *EXEMPT]
+        for claim in [*(case.says for case in CASES), *FOLLOWED, *EXEMPT]
     }
     assert {claim: found for claim, found in claimed.items() if len(found) != 1} == {}, (
         "a claim is a piece of one message"
@@ -1408,11 +1365,10 @@ def test_each_message_that_advises_something_is_in_the_table():
 
 def test_the_tests_that_are_named_are_about_these_messages():
     texts = texts_of_the_code()
-    for file, claims in FOLLOWED.items():
-        source = Path(__file__).parents[1].joinpath(file).read_text().replace("\\", "")
-        for claim, name in claims.items():
-            assert f"def {name}(" in source, name
-            (text,) = (text for text in texts if claim in text)
-            words = [clause.split() for clause in re.split(r"[…,;:]|[.] ", text)]
-            runs = {" ".join(each[n : n + 3]) for each in words for n in range(max(len(each) - 2, 1))}
-            assert any(run in source for run in runs if len(run) > 6), claim
+    sources = [path.read_text().replace("\\", "") for path in Path(__file__).parents[1].rglob("test_*.py")]
+    for claim, name in FOLLOWED.items():
+        (text,) = (text for text in texts if claim in text)
+        words = [clause.split() for clause in re.split(r"[…,;:]|[.] ", text)]
+        runs = {" ".join(each[n : n + 3]) for each in words for n in range(max(len(each) - 2, 1))}
+        found = [source for source in sources if f"def {name}(" in source]
+        assert any(run in source for source in found for run in runs if len(run) > 6), (claim, name)
