@@ -677,10 +677,13 @@ def episodes(**more: Any) -> xr.Dataset:
     return xr.Dataset({"x": ("t", np.arange(4.0)), "episode_ends": ("n", [2, 4]), **more})
 
 
-def tree(second: dict[str, Any] | None = None) -> str:
-    """Two episodes of 2 and 3 rows in a file; the arrays of the second by name."""
-    arrays = {"x": np.zeros((3, 2)), "y": np.zeros(3)} if second is None else second
-    return hdf5(**{"a/x": np.zeros((2, 2)), "a/y": np.zeros(2)}, **{f"b/{name}": each for name, each in arrays.items()})
+def tree(second: dict[str, Any] | None = None, **more: Any) -> str:
+    """Two episodes of 2 and 3 rows in a file; the arrays of the second by name, and more of the first."""
+    second = {"x": np.zeros((3, 2)), "y": np.zeros(3)} if second is None else second
+    first = {"x": np.zeros((2, 2)), "y": np.zeros(2), **more}
+    return hdf5(
+        **{f"{name}/{key}": each for name, arrays in (("a", first), ("b", second)) for key, each in arrays.items()}
+    )
 
 
 def joined(
@@ -714,6 +717,30 @@ def packed(value: float) -> xr.Dataset:
     return xr.Dataset({"x": values})
 
 
+def numbered(values: list[Any]) -> xr.Dataset:
+    return xr.Dataset({"x": ("time", np.zeros(len(values))), "n": ("time", values)})
+
+
+def number_flags() -> bool:
+    """The line of the message is run."""
+    ds = numbered([False, True] * 2)
+    line = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within="n")).partition("number them first: ")[2]
+    exec(line, found := {"ds": ds})
+    return len(found["ds"].td.batches(1, window={"time": 2}, within="episode")) == 2
+
+
+def grid() -> xr.Dataset:
+    flags = np.tile([[False], [True]], (3, 2))
+    return xr.Dataset(
+        {
+            "x": (("time", "env"), np.zeros((6, 2))),
+            "n": (("time", "env"), np.zeros((6, 2), int)),
+            "next/done": (("time", "env"), flags),
+        }
+    )
+
+
+HELD: list[Any] = []
 MEMORY = "memory://advice/lazy.zarr"
 RECORDS = np.zeros(3, [("a", "i4"), ("b", "f4")])
 
@@ -1225,22 +1252,55 @@ VALUES = [
          lambda: (os.makedirs("ring/storage"), shutil.copy(hdf5(a=np.zeros(6)), "ring/storage/a.h5"), opened("ring")),
          lambda: rows("ring/storage/a.h5") == 6),
 ]
+
+FURTHER = [
+    Case("; bring its rows together first, for example with ds.sortby(",
+         lambda: numbered([0, 1, 0]).td.concat("row", by="n"),
+         lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
+    Case("; number them first: ends = ds[",
+         lambda: numbered([False, True] * 2).td.batches(1, window={"time": 2}, within="n"), number_flags),
+    Case("TensorDict(...) makes one of a dict",
+         lambda: xtd.to_dataset({"a": torch.zeros(3)}), lambda: xtd.to_dataset(TensorDict({"a": torch.zeros(3)}))["a"].shape == (3,)),
+    Case("ds.td.to_zarr writes to URLs",
+         lambda: weather().td.to_memmap("memory://advice/mapped"),
+         lambda: (weather().td.to_zarr("memory://advice/mapped", mode="w"), rows("memory://advice/mapped") == 6)),
+    Case("and ds.close() of each Dataset that another engine has opened from it",
+         lambda: (weather().td.to_h5("a.h5", unlimited_dims=["time"]), HELD.append(h5py.File("a.h5")),
+             later().td.to_h5("a.h5", append_dim="time")),
+         lambda: (HELD.pop().close(), later().td.to_h5("a.h5", append_dim="time"), rows("a.h5") == 12)),
+    Case("If it is a table of text, pandas.read_csv(path).to_xarray()",
+         lambda: (Path("a.csv").write_text("time,temp\n0,1\n1,2\n"), opened("a.csv")),
+         lambda: pd.read_csv("a.csv").to_xarray().td.batch_size == (2,)),
+    Case(" when opening leaves them out without this warning",
+         lambda: (tree({"x": np.zeros((3, 2)), "y": np.zeros(3), "z": np.zeros(4)}, z=np.zeros(3)), joined()),
+         lambda: quiet(lambda: joined(drop_variables=["z"]))),
+    Case("unbatched='expand' repeats them for each row",
+         lambda: (tree({"x": np.zeros((3, 2)), "y": np.zeros(3), "z": np.zeros(5)}, z=np.zeros(5)), joined()),
+         lambda: joined(names={"unbatched": "expand"})["z"].shape == (5, 5)),
+    Case("made up the dims ",
+         lambda: repr(xr.open_dataset(hdf5(a=np.zeros((6, 3)), b=np.zeros(6)), engine="h5netcdf", phony_dims="sort").td),
+         lambda: rows("file.h5") == 6),
+    Case("which ds.td.set_batch_dims(...) chooses",
+         lambda: grid().td.batches(1, window={"time": 2}, within="n"),
+         lambda: len(grid().td.set_batch_dims("env", "time").td.batches(1, window={"time": 2}, within="n")) == 10),
+    Case("ds.td.concat('row') joins the rows of a table with episodes of its own in each column",
+         lambda: grid().td.set_batch_dims("time", "env").td.split({"a": 0.5, "b": 0.5}, by="next/done"),
+         lambda: [part.sizes["row"] for part in
+             grid().td.set_batch_dims("time", "env").td.concat("row").td.split({"a": 0.5, "b": 0.5}, by="episode").values()] == [6, 6]),
+    Case(" There are some in ",
+         lambda: (hdf5(**{f"data/{n}/{name}": np.zeros(2 + n) for n in range(2) for name in "ab"}), joined()),
+         lambda: xr.open_datatree("file.h5", engine="tensordict")["data"].td.concat("time").sizes["time"] == 5),
+    Case("where dt[...].td.concat(...) takes them together",
+         lambda: opened(hdf5(**{f"data/{n}/{name}": np.zeros(2 + n) for n in range(2) for name in "ab"})).td.concat("time"),
+         lambda: xr.open_datatree("file.h5", engine="tensordict")["data"].td.concat("time").sizes["time"] == 5),
+    Case(" has no batch dim: it is in .unbatched of this tensordict, and in ds.td.unbatched",
+         lambda: xtd.open_persistent(plain())["mask"],
+         lambda: xtd.open_persistent("plain.zarr").unbatched["mask"].shape == opened("plain.zarr").td.unbatched["mask"].shape == (2,)),
+]
 # fmt: on
 
-CASES = [
-    *OPENING,
-    *OPENING_MORE,
-    *ANNOTATING,
-    *CONVERTING,
-    *LAZY,
-    *LOADING,
-    *WRITING,
-    *MORE,
-    *FILES,
-    *ZARR,
-    *NAMES,
-    *VALUES,
-]
+CASES = [*OPENING, *OPENING_MORE, *ANNOTATING, *CONVERTING, *LAZY, *LOADING, *WRITING, *MORE, *FILES, *ZARR, *NAMES]
+CASES += [*VALUES, *FURTHER]
 
 
 FOLLOWED = {
@@ -1285,6 +1345,13 @@ OTHER_VERSION = "it needs another version of a library than the one that is inst
 MISSING = "it needs a program or a package that is not among those of the tests"
 NO_ADVICE = "it is no message, or a part of one that advises nothing"
 EXEMPT = {
+    "see ds.td.unbatched)": NO_ADVICE,
+    "…; ds.td works on a Dataset from any engine": NO_ADVICE,
+    "ds.td.concat('row'). By hand": NO_ADVICE,
+    "expected [path] or [path, first byte, number of bytes]": NO_ADVICE,
+    "xr.open_…(…": NO_ADVICE,
+    "a parquet file. pandas.read_parquet(path)": MISSING,
+    "an Arrow file. pandas.read_feather(path)": MISSING,
     "(private interfaces), which open_persistent": OTHER_VERSION,
     "install a version of xarray that its dependencies allow": OTHER_VERSION,
     "install tensordict 0.15": OTHER_VERSION,
@@ -1310,13 +1377,14 @@ EXEMPT = {
 }
 """Messages whose advice no test can follow, and why."""
 VERBS = (
-    "add ask annotate append call cast change check choose close commit compare compute concatenate consolidate convert copy correct "
+    "add ask annotate append bring call cast change check choose close commit compare compute concatenate consolidate convert copy correct "
     "count create declare delete download drop dump exclude export extract fill follow give import install keep leave let list load "
-    "make mend mount move name open pad pass pickle put read rename replace reset restore resume round run save select send set start "
-    "stop store take transpose trim trust try unpack unzip update upgrade use wait widen wrap write"
+    "make mend mount move name number open pad pass pickle put read rename replace reset restore resume round run save select send set "
+    "start stop store take transpose trim trust try unpack unzip update upgrade use wait widen wrap write"
 )
 IMPERATIVE = re.compile(
-    rf"(?:^|[.;:(] |, |\b(?:or|and|then|first) )(?:{VERBS.replace(' ', '|')})\b(?![-=:'])", re.IGNORECASE
+    rf"(?:^|[.;:(] |, |\b(?:or|and|then|first) )(?:{VERBS.replace(' ', '|')})\b(?![-=:'])|\b(?:ds|dt|xr|pandas)[.[]",
+    re.IGNORECASE,
 )
 
 
