@@ -44,10 +44,11 @@ def check_sizes(name: str, new: xr.Variable, old: xr.Variable, free: Mapping[str
     kinds = new.dtype.kind, old.dtype.kind
     alike = kinds[0] == kinds[1] and kinds[0] in "SmM"
     if not alike and not all(kind in _TEXT for kind in kinds) and new.dtype.name != old.dtype.name:
-        raise ValueError(
-            f"{where}: variable {name!r} has dtype {old.dtype} there, found {new.dtype}; convert it with "
-            f".astype({old.dtype.name!r}) if nothing is lost by that"
-        )
+        calendar = old.encoding.get("calendar") if kinds == ("M", "O") else None
+        remedy = f"convert it with .astype({old.dtype.name!r}) if nothing is lost by that"
+        if calendar is not None:
+            remedy = f"convert it with ds.convert_calendar({calendar!r}, use_cftime=True)"
+        raise ValueError(f"{where}: variable {name!r} has dtype {old.dtype} there, found {new.dtype}; {remedy}")
     for dim, found, expected in zip(new.dims, new.shape, old.shape, strict=True):
         needed = free.get(str(dim), expected)
         if needed is not None and found != needed:
