@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ..core.messages import check_choice, printable
+from ..core.naming import check_choice, printable
 from ..dataset.entries import Names, chosen_names, plan_entries
 from ..dataset.records import opening_notes
 from ..formats import counting

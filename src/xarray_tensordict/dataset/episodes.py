@@ -19,9 +19,8 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of, dataset_of, remade
 from ..core.inference import infer_batch
-from ..core.messages import check_choice
 from ..core.model import Inference, Key
-from ..core.naming import feature_name
+from ..core.naming import check_choice, feature_name
 from ..core.values import jsonable
 from ..core.voting import is_made_up, is_marked, is_time_name
 from ..formats.array_wrappers import OuterArray, read_outer

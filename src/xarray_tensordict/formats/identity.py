@@ -320,6 +320,31 @@ class _Compared:
         return hash(type(self.held))
 
 
+def describe_source(source: Any) -> str:
+    """How messages call a source."""
+    if isinstance(source, (str, os.PathLike)):
+        return str(os.fspath(source))
+    for attribute in ("filename", "store_path", "name"):
+        value = getattr(source, attribute, None)
+        if isinstance(value, str) or (value is not None and attribute == "store_path"):
+            return str(value)
+    return _describe_zarr_store(source) if type(source).__module__.startswith("zarr.") else f"<{type(source).__name__}>"
+
+
+def _describe_zarr_store(store: Any) -> str:
+    """Where it is, as far as it shows: a store in memory has only a number."""
+    if isinstance(store, LocalStore):
+        return str(store.root)
+    if isinstance(store, ZipStore):
+        return str(store.path)
+    if isinstance(store, FsspecStore) and store.path:
+        return str(store.fs.unstrip_protocol(store.path))
+    if isinstance(store, StorePath):
+        inside = _describe_zarr_store(store.store)
+        return f"{inside.rstrip('/')}/{store.path}" if store.path else inside
+    return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
+
+
 # -- where lazy values come from ---------------------------------------------------------------------------------------
 
 

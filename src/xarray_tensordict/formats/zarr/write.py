@@ -31,8 +31,7 @@ from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
 from ...writing.running import replaced
-from ..identity import Place, place_of, refuse_reading_from
-from ..registry import describe_source
+from ..identity import Place, describe_source, place_of, refuse_reading_from
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
