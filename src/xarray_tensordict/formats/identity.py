@@ -26,7 +26,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Stor
 from .._compat.xarray import data_of
 from .._compat.zarr import base_store, dictionary_of
 from ..core.metadata import CF_PACKING, CF_TIMES
-from ..core.model import path_key
+from ..core.model import is_url, path_key
 
 _SETTLED = 50_000_000
 """A file that changed less than so many ns ago can change again within the same tick of the clock of its file system."""
@@ -230,7 +230,7 @@ def place_of(source: Any) -> Place:
         return place_of(source.store).below(source.path)
     if isinstance(source, dict):
         return Place(("dictionary", id(source)))
-    if isinstance(source, str) and "://" in source and not source.startswith("file://"):
+    if isinstance(source, str) and is_url(source):
         return _of_url(source)
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from ..core.model import is_url
 from .base import Format, StoreOptions, archive_names, what_starts_with
 from .hdf5.format import Hdf5Format
 from .identity import describe_source
@@ -105,11 +106,6 @@ def find_source(store: Any) -> Source:
         return Source(path, description, _format_of_url(path))
     path = os.path.abspath(path.removeprefix("file://"))
     return Source(path, description, _format_of_path(path, description))
-
-
-def is_url(path: str) -> bool:
-    """Whether a path is a URL of something that is not a local file."""
-    return "://" in path and not path.startswith("file://")
 
 
 def _format_of_url(url: str) -> Format:

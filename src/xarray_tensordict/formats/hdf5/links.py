@@ -123,7 +123,9 @@ def _sources(dataset: Any) -> tuple[set[tuple[str, str, bool]], list[str]]:
     UnreadableError
         Where a file is not there; of a name that stands for many, those are taken that are.
     """
-    found, folders, places, named = set(), _folders(dataset, "HDF5_VDS_PREFIX"), {".": file_name(dataset)}, set()
+    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+    places: dict[str, str | None] = {".": file_name(dataset)}
+    found, named = set(), set()
     for part in dataset.virtual_sources():
         names = part.file_name, part.dset_name
         many = any("%b" in name for name in names)  # HDF5 puts the number of a block there
@@ -133,15 +135,17 @@ def _sources(dataset: Any) -> tuple[set[tuple[str, str, bool]], list[str]]:
             file, name = (each.replace("%b", str(block)) for each in names)
             if file not in places:
                 places[file] = _place(file, folders)
-            if places[file] is None:
+            place = places[file]
+            if place is None:
                 break
-            found.add((os.path.realpath(places[file]), name, many))
+            found.add((place, name, many))
     missing = sorted(name for name in named if places[name] is None)
     if missing:
         raise UnreadableError(
             f"it is made of {len(named)} files, of which these are not there: {missing[:5]}; restore them"
         )
-    return found, [places[name] for name in sorted(named)]
+    real = {place: os.path.realpath(place) for place in places.values() if place is not None}
+    return {(real[place], name, many) for place, name, many in found}, [str(places[name]) for name in sorted(named)]
 
 
 def _folders(member: Any, variable: str) -> list[str]:
