@@ -26,12 +26,12 @@ from .._compat.xarray import (
     remade,
     transpose_axes,
 )
-from ..core.messages import there_are
 from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property, entry_name
+from ..core.naming import there_are
 from ..core.values import held_objects, widened_dtype_name
 from ..core.voting import is_marked
 from ..formats.raw.arrays import RawRows, raw_rows
-from .describe import key_of
+from .describe import check_paths, key_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]
@@ -322,23 +322,3 @@ def _checked_names(ds: xr.Dataset, names: Names) -> set[str]:
     if isinstance(names, tuple) and len(names) > 1 and (path := "/".join(map(str, map(entry_name, names)))) in known:
         raise ValueError(f"{names!r} can be several names, or {path!r}: pass {list(names)!r} or {[path]!r}")
     return found
-
-
-def check_paths(ds: xr.Dataset) -> None:
-    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
-    keys: dict[Key, Hashable] = {}
-    for name in ds.variables:
-        other = keys.setdefault(key_of(name), name)
-        if other is not name:
-            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of the two")
-    for key, name in keys.items():
-        if "" in key:
-            raise ValueError(
-                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
-            )
-        for length in range(1, len(key)):
-            if key[:length] in keys:
-                raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
-                    "an entry and a group; rename one of them"
-                )

@@ -194,7 +194,7 @@ def _check_references(source: str) -> None:
             raise ValueError(
                 f"the reference {key!r} is {each!r:.80}: expected [path] or [path, first byte, number of bytes]"
             )
-    for path in {str(each[0]) for each in references.values() if isinstance(each, list)}:
+    for path in {each[0] for each in references.values() if isinstance(each, list)}:
         local = path.removeprefix("file://")
         if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
             raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")
