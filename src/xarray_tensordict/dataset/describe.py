@@ -34,7 +34,7 @@ def check_paths(ds: xr.Dataset) -> None:
     for name in ds.variables:
         other = keys.setdefault(key_of(name), name)
         if other is not name:
-            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of the two")
     for key, name in keys.items():
         if "" in key:
             raise ValueError(

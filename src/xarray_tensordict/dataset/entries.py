@@ -270,10 +270,11 @@ def why_not(variable: xr.Variable) -> str | None:
     if calendar is not None:
         return (
             f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
-            "convert the calendar, or exclude it"
+            "convert the calendar with ds.convert_calendar('standard')"
         )
     if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
-        return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
+        narrower = "float64" if dtype.kind == "f" else "complex128"
+        return f"torch has no dtype for {dtype.name}; convert it with .astype({narrower!r}), which loses precision"
     if dtype.kind == "V":
         return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
     return None

@@ -388,7 +388,7 @@ class ContiguousDataset(PlainFiles):
             if found < self.offset + self.size:
                 raise OSError(
                     f"{self.dataset.where}: expected {self.size} bytes from {self.offset} on, and the file ends at {found}. It "
-                    f"was truncated; restore it, or leave the variable out with drop_variables=[...]"
+                    f"was truncated; restore it, and open it again"
                 )
             yield fileno, self.offset
         finally:

@@ -122,8 +122,8 @@ class IcechunkFormat(ZarrFormat):
     engine = None
     backend = None
     why_not_annotated = (
-        "a repository changes in a session that is committed: annotate(session.store) for "
-        "session = repository.writable_session('main'), then session.commit(message)"
+        "a repository changes in a session: annotate the store of repository.writable_session('main') in its place, and "
+        "commit the session"
     )
 
     def claims(self, source: Any) -> bool:
