@@ -23,7 +23,7 @@ PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
     "open_dataset": 24,
     "open_dataset and to_tensordict": 28,
-    "to_zarr, a new store": 24,
+    "to_zarr, a new store": 23,
     "to_zarr, rows appended": 28,
     "ptd[idx]": 9,
 }

@@ -17,6 +17,7 @@ from types import EllipsisType
 from typing import Any
 
 from .model import ArrayInfo, GroupBatch, Inference, Key
+from .voting import is_marked
 
 Dims = tuple[str, ...]
 DimsArgument = Mapping[str | Key, Sequence[str | EllipsisType]]
@@ -233,6 +234,11 @@ def free_name(name: str, taken: Iterable[str]) -> str:
 def name_batch(batch: GroupBatch) -> Dims:
     """The names of the batch dims themselves."""
     return tuple(dim or f"batch_{axis}" for axis, dim in enumerate(batch.dims))
+
+
+def td_names(batch: GroupBatch) -> list[str | None]:
+    """The dimension names a tensordict gets: those this package made up are None there."""
+    return [None if dim is None or is_marked(dim) else dim for dim in batch.dims]
 
 
 def renamed_batches(

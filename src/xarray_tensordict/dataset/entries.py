@@ -28,10 +28,10 @@ from .._compat.xarray import (
 )
 from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property, entry_name
 from ..core.naming import there_are
-from ..core.values import held_objects, widened_dtype_name
-from ..core.voting import is_marked
+from ..core.values import held_objects
 from ..formats.raw.arrays import RawRows, raw_rows
 from .describe import check_paths, key_of
+from .records import torch_dtype_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]
@@ -136,11 +136,6 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def td_names(batch: GroupBatch) -> list[str | None]:
-    """The dimension names a tensordict gets: those this package made up are None there."""
-    return [None if dim is None or is_marked(dim) else dim for dim in batch.dims]
-
-
 def plan_entries(
     ds: xr.Dataset,
     inference: Inference,
@@ -217,12 +212,6 @@ def _entry(key: Key, name: str, variable: xr.Variable, inference: Inference) -> 
         form = "rows" if batch.sizes and entry_class != "unbatched" else "value"
     missing = () if entry_class != "partial" else tuple(i for i, d in enumerate(batch.dims) if d not in variable.dims)
     return Entry(key, name, variable, entry_class, form, batch, missing, torch_dtype_of(variable))
-
-
-def torch_dtype_of(variable: xr.Variable) -> str | None:
-    """The dtype recorded where values were widened, as long as they still have the widened dtype."""
-    recorded = variable.encoding.get("torch_dtype")
-    return str(recorded) if recorded is not None and variable.dtype.name == widened_dtype_name(recorded) else None
 
 
 def _batch_first(variable: xr.Variable, batch: GroupBatch) -> xr.Variable:

@@ -28,6 +28,7 @@ from .._compat.xarray import data_of
 from ..core.inference import infer_batch
 from ..core.metadata import ARRAY_ATTR, BATCH_DIMS_ATTR, CF_SCALES, checked, parse_attribute
 from ..core.model import ArrayInfo, ArrayRecord, Inference, Key, RecordedBatch, StoredGroup, group_name, path_key
+from ..core.values import widened_dtype_name
 from ..core.voting import feature_dims
 from ..formats.array_wrappers import _Wrapped
 from ..warnings import InferredBatchWarning, warn
@@ -207,6 +208,12 @@ def odd_scale(variable: xr.Variable) -> str | None:
             if scale.dtype.kind not in "biuf" or scale.size != 1 or variable.dtype.kind not in "biufc":
                 return word
     return None
+
+
+def torch_dtype_of(variable: xr.Variable) -> str | None:
+    """The dtype recorded where values were widened, as long as they still have the widened dtype."""
+    recorded = variable.encoding.get("torch_dtype")
+    return str(recorded) if recorded is not None and variable.dtype.name == widened_dtype_name(recorded) else None
 
 
 def restore(variable: xr.Variable, record: ArrayRecord, where: str) -> xr.Variable:

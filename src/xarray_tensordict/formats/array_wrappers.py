@@ -36,7 +36,7 @@ def named_errors(where: str) -> Iterator[None]:
     Raises
     ------
     DamagedError
-        For any error that does not come from here, or is a :class:`~.fingerprint.ReplacedError`.
+        For any error that does not come from here, or is a :class:`~.identity.ReplacedError`.
     """
     try:
         yield
@@ -146,11 +146,12 @@ class TextArray(_Wrapped):
         encoded = self._read_wrapped(key)
         text = np.empty(encoded.shape, dtype=object)
         for index in np.ndindex(encoded.shape):
-            text[index] = _as_text(bytes(encoded[index]))
+            text[index] = text_or_bytes(bytes(encoded[index]))
         return text
 
 
-def _as_text(value: bytes) -> str | bytes:
+def text_or_bytes(value: bytes) -> str | bytes:
+    """The text of UTF-8; what is no text stays bytes."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

@@ -17,10 +17,10 @@ from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, Tens
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
 from ..core.model import Key, cached_property, group_name
-from ..core.naming import printable, there_are
+from ..core.naming import printable, td_names, there_are
 from ..core.values import short_dtype
 from ..dataset.describe import warn_empty
-from ..dataset.entries import Entry, Plan, td_names
+from ..dataset.entries import Entry, Plan
 from ..formats.raw.files import Kept
 from ..tensors.reading import Request, finish, read_entries, sliced, tensor_dtype
 from ..tensors.selection import Selection, is_key, select

@@ -17,8 +17,8 @@ from tensordict import PersistentTensorDict, TensorDict
 from .._compat.tensordict import entry_class, metadata_of
 from ..core.inference import BatchDims
 from ..core.model import Key, is_url
-from ..core.naming import DimsArgument, check_choice
-from ..dataset.entries import Entry, Plan, plan_entries, td_names
+from ..core.naming import DimsArgument, check_choice, td_names
+from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.records import infer_dataset, opening_notes
 from ..formats.identity import describe_source
 from ..formats.registry import find_source

@@ -20,8 +20,9 @@ from tensordict import NonTensorData, TensorDict, UnbatchedTensor
 from .._compat.xarray import bare_array, is_index_data, read, reads_far
 from ..core.inference import BatchDims
 from ..core.model import GroupBatch, Inference, Key
+from ..core.naming import td_names
 from ..dataset.describe import warn_empty
-from ..dataset.entries import Entry, Names, Plan, Unbatched, plan_entries, td_names
+from ..dataset.entries import Entry, Names, Plan, Unbatched, plan_entries
 from ..dataset.records import infer_dataset, opening_notes
 from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded

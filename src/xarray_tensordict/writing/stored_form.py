@@ -24,7 +24,7 @@ from ..core.metadata import CF_PACKING, CF_WORDS, NS_ATTRS
 from ..core.model import EntryClass
 from ..core.unbatched_entry import encode_array, entry_record
 from ..core.values import held_objects, is_text_dtype, python_objects, same_object, to_json, to_nanoseconds
-from ..dataset.entries import torch_dtype_of
+from ..dataset.records import torch_dtype_of
 from ..warnings import StoredFormWarning, warn
 from .values import (
     as_declared,

@@ -30,8 +30,8 @@ from ...core.metadata import (
     parse_batch_record,
 )
 from ...core.model import GroupBatch, Key, group_name
+from ...core.naming import td_names
 from ...core.values import to_json
-from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
 from ...writing.plan import Source

@@ -19,7 +19,7 @@ from xarray.backends.common import BackendArray
 from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
-from ..array_wrappers import named_errors
+from ..array_wrappers import named_errors, text_or_bytes
 from ..identity import Fingerprint, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import Buffer, Kept, NotRawError, PlainFiles
@@ -244,12 +244,8 @@ def _field(dataset: Any, fields: tuple[str, ...], key: tuple[Any, ...]) -> Any:
 
 
 def _text(item: Any) -> Any:
-    if isinstance(item, np.bytes_):  # of a fixed length: what is no text stays bytes
-        try:
-            return item.decode("utf-8")
-        except UnicodeDecodeError:
-            return bytes(item)
-    return decode_text(item)
+    # bytes of a fixed length that are no text stay bytes
+    return text_or_bytes(bytes(item)) if isinstance(item, np.bytes_) else decode_text(item)
 
 
 def _row(item: Any) -> np.ndarray[Any, Any]:

@@ -90,7 +90,7 @@ def marker(obj: Any, name: str) -> Any:
     except Exception:  # as above; a broken marker is no marker
         return None
     if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
+        return decode_text(value)
     return None if isinstance(value, h5py.Empty) else value
 
 

@@ -273,7 +273,6 @@ class LevelReader:
             raise ValueError(f"{file}: the pickle cannot be loaded ({type(error).__name__}: {error})") from error
 
     def _members(self, folder: Folder) -> list[Folder]:
-        """The members of a lazy stack."""
         members: list[Folder] = []
         while (folder.path / str(len(members))).exists():
             path = folder.path / str(len(members))

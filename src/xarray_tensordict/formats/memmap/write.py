@@ -22,10 +22,10 @@ from ..._compat.xarray import past_cache
 from ...core.inference import BatchDims
 from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
-from ...core.naming import check_choice
+from ...core.naming import check_choice, td_names
 from ...core.unbatched_entry import encode_array
 from ...core.values import CODE_DTYPES, same_object, to_json
-from ...dataset.entries import Entry, Names, Plan, Unbatched, plan_entries, td_names
+from ...dataset.entries import Entry, Names, Plan, Unbatched, plan_entries
 from ...dataset.records import classes_of, infer_dataset
 from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables

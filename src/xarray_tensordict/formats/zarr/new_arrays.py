@@ -231,7 +231,6 @@ def _dividing(chunks: tuple[int, ...], variable: xr.Variable, options: ZarrOptio
 
 
 def _fits_shards(chunks: Any, shards: Any) -> bool:
-    """Whether shards hold whole chunks."""
     if not isinstance(shards, tuple | list) or not isinstance(chunks, tuple | list) or len(shards) != len(chunks):
         return False
     return all(shard % chunk == 0 for shard, chunk in zip(shards, chunks, strict=True))

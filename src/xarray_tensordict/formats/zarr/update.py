@@ -31,7 +31,7 @@ from ...core.metadata import (
     parse_batch_record,
 )
 from ...core.model import GroupBatch, Key, path_key
-from ...dataset.entries import td_names
+from ...core.naming import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
 from ...warnings import quiet
