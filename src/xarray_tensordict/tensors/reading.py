@@ -135,7 +135,7 @@ def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool =
         return of_rows(entry, entry.raw, slice(None), target)
     dtype = tensor_dtype(entry)
     if blocks and dtype is not None and (target is not None or entry.variable.nbytes > BLOCK_BYTES):
-        from .blocks import in_blocks
+        from .filling import in_blocks
 
         found = in_blocks(entry, dtype, target, BLOCK_BYTES)
         if found is not None:
@@ -375,7 +375,7 @@ def to_tensordict(
         td = td.to(device)
     if cls is None:
         return td
-    from .classes import as_class
+    from .templates import as_class
 
     return as_class(td, cls, {entry.key for entry in plan.unbatched} if unbatched == "drop" else frozenset())
 

@@ -42,10 +42,10 @@ from ..._compat.zarr import (
 from ...core.metadata import checked, from_json
 from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
-from ...quiet import ZARR_SAYS, quiet
+from ...warnings import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
 from ..counting import COUNTED
-from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
+from ..identity import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import DECODERS, Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
