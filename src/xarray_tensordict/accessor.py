@@ -442,12 +442,12 @@ class DataTreeAccessor(Conversions):
     def __repr__(self) -> str:
         from .show.summary import summarize_tree, tree_text
 
-        return tree_text(summarize_tree(self.infer()))
+        return tree_text(summarize_tree(self._dt))
 
     def _repr_html_(self) -> str:
         from .show.summary import summarize_tree, tree_html
 
-        return tree_html(summarize_tree(self.infer()))
+        return tree_html(summarize_tree(self._dt))
 
 
 def register() -> None:

@@ -377,10 +377,9 @@ class Batches:
         if options.shuffle == "full":
             lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
         elif options.shuffle:
-            lines.append(
-                f"order: {len(self._blocks.marks) - 1} blocks shuffled, then samples in buffers of {self._blocks.buffer}, "
-                f"seed={options.seed}, next epoch {self.epoch}, shuffle quality {self.shuffle_quality:.2f}"
-            )
+            blocks = f"{len(self._blocks.marks) - 1} blocks"
+            lines.append(f"order: {blocks} shuffled, then samples in buffers of {self._blocks.buffer}")
+            lines.append(f"seed={options.seed}, next epoch {self.epoch}, shuffle quality {self.shuffle_quality:.2f}")
         rest = len(samples) % options.world_size
         if options.world_size > 1:
             lines.append(

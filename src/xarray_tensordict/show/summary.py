@@ -19,12 +19,13 @@ import xarray as xr
 
 from .._compat.xarray import backend_array, in_memory, zarr_array
 from ..core.inference import INHERITED
-from ..core.messages import printable
 from ..core.model import GroupBatch, Inference, Key, group_name
+from ..core.naming import printable
 from ..core.values import is_text_dtype, short_dtype
 from ..dataset.describe import hidden_text
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.records import classes_of, opening_notes
+from ..dataset.trees import infer, own_datasets
 from ..formats.raw.arrays import RawArray
 
 LONGEST = 20
@@ -114,9 +115,10 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     )
 
 
-def summarize_tree(inference: Inference) -> tuple[GroupLine, ...]:
+def summarize_tree(dt: xr.DataTree) -> tuple[GroupLine, ...]:
     """The batch of every group of a tree, and why."""
-    return tuple(_group_lines(inference.groups))
+    groups, datasets = infer(dt).groups, own_datasets(dt)
+    return tuple(_group_lines({key: _decision(datasets[key], batch) for key, batch in groups.items()}))
 
 
 def _group_lines(groups: Mapping[Key, GroupBatch]) -> Iterator[GroupLine]:
