@@ -153,7 +153,7 @@ def test_an_error_in_a_block_names_the_variable(tmp_path, small_blocks):
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_held_piece_gives_what_its_array_gives(data):
+def test_a_held_chunk_gives_what_its_array_gives(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
     chunk_shape = tuple(data.draw(st.integers(1, size + 1)) for size in shape)
     array = np.arange(np.prod(shape)).reshape(shape)

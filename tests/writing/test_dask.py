@@ -236,7 +236,7 @@ def warned(function) -> list[str]:
 
 @LAYOUTS
 @FORMATS
-def test_a_template_says_through_both_doors_that_it_is_not_complete(tmp_path, layout, zarr_format):
+def test_a_template_shows_in_both_libraries_that_it_is_not_complete(tmp_path, layout, zarr_format):
     path = tmp_path / "a.zarr"
     ds = era()
     delayed = ds.chunk(time=2).td.to_zarr(path, layout=layout, zarr_format=zarr_format, compute=False)
@@ -258,7 +258,7 @@ def test_a_template_says_through_both_doors_that_it_is_not_complete(tmp_path, la
     assert "__xarray_tensordict_incomplete__" not in zarr.open_group(path, mode="r").attrs
 
 
-def test_a_store_that_is_replaced_in_place_says_so_until_it_is_whole():
+def test_a_store_that_is_replaced_in_place_reports_it_until_it_is_whole():
     store = zarr.storage.MemoryStore()
     era().td.to_zarr(store)
 
