@@ -159,7 +159,7 @@ def test_convert_takes_chunk_sizes(buffer, tmp_path):
     assert zarr.open_group(tmp_path / "out.zarr")["obs"].chunks == (2, 3)
 
 
-def test_convert_refuses_what_is_there_unless_overwrite_is_passed(buffer, tmp_path):
+def test_convert_refuses_what_is_there_unless_told_to_overwrite(buffer, tmp_path):
     run("convert", str(buffer), str(tmp_path / "out.zarr"))
     assert "exists already" in run("convert", str(buffer), str(tmp_path / "out.zarr"), code=1).output
     run("convert", str(buffer), str(tmp_path / "out.zarr"), "--overwrite")

@@ -175,7 +175,7 @@ def test_a_store_that_is_one_array(tmp_path: Path, zarr_format: int) -> None:
     np.testing.assert_array_equal(open_persistent(path)["frames"].numpy(), np.arange(12.0).reshape(4, 3))
 
 
-def test_a_batch_that_no_array_carries_is_reported(tmp_path: Path) -> None:
+def test_a_batch_that_no_array_carries_is_told(tmp_path: Path) -> None:
     TensorDict({"s": NonTensorData("h", batch_size=[3])}, [3]).to_zarr(tmp_path / "s.zarr").close()
     with pytest.warns(UserWarning, match=r"batch size \[3\] is lost"):
         ds = xr.open_dataset(tmp_path / "s.zarr", engine="tensordict")
@@ -242,7 +242,7 @@ class TestNamesFromTheCaller:
             xr.open_dataset(buffer, engine="tensordict", batch_dims=names)
 
 
-def test_an_array_that_contradicts_the_recorded_batch_is_reported(tmp_path: Path) -> None:
+def test_an_array_that_contradicts_the_recorded_batch_is_told(tmp_path: Path) -> None:
     td = TensorDict({name: np.zeros((6, 2)) for name in "abc"}, [6])
     td.to_zarr(tmp_path / "td.zarr").close()
     zarr.open_group(tmp_path / "td.zarr", mode="r+")["b"].resize((4, 2))

@@ -100,7 +100,7 @@ class TestGroups:
         assert ds["episode"].attrs == {"names": ["demo_0", "demo_2", "demo_12"], "num_samples": [3, 5, 4]}
 
     @SUFFIXES
-    def test_what_is_joined_is_written_and_read_by_both_libraries(self, tmp_path, suffix):
+    def test_what_is_joined_is_written_and_read_through_both_doors(self, tmp_path, suffix):
         with open_tree(written(tree(success=lambda ds: ds.done.any()), tmp_path / f"demos{suffix}")) as dt:
             ds = dt["data"].td.concat("time")
             expected = ds.td.to_tensordict()
@@ -209,7 +209,7 @@ class TestGroups:
             assert ds.y.dims == ("time", "dim_4", "dim_2")
             assert ds.x[:, 0].values.tolist() == [4.0] * 4 + [6.0] * 6
 
-    def test_beside_groups_without_a_batch_are_joined_and_those_are_reported(self):
+    def test_beside_groups_without_a_batch_are_joined_and_those_are_told(self):
         odd = xr.Dataset({"mean": ("feature", [1.0, 2.0]), "std": ("channel", [1.0, 2.0, 3.0])})
         dt = xr.DataTree.from_dict(
             {"/demo_1": demo(1, 2), "/stats": odd, "/mask": xr.Dataset({"train": ("n", ["demo_1"])})}

@@ -1,6 +1,6 @@
-"""The generated cases and their twins: one table of what they say is right, held to through both libraries.
+"""The generated cases and their twins: one table of what they say is right, held to through both doors.
 
-The fixture ``doors`` has opened the store through both libraries and checked that they agree; ``doors.td`` is
+The fixture ``doors`` has opened the store through both doors and checked that they agree; ``doors.td`` is
 ``ds.td.to_tensordict(unbatched="keep")``. What cases say of writing is in ``test_cases_write.py``.
 """
 
@@ -272,7 +272,7 @@ def test_packed_values_are_codes_without_decoding(store, open_both):
 
 
 @of_case(29)
-def test_a_value_written_through_the_lazy_tensordict_is_encoded_or_refused(store, open_both):
+def test_a_value_written_through_the_lazy_door_is_encoded_or_refused(store, open_both):
     with pytest.raises(TypeError, match="sst"):
         open_both(store).ptd.set_at_("sst", torch.tensor(12.0), 0)
     try:

@@ -1,4 +1,4 @@
-"""The lazy tensordict: a ``PersistentTensorDict`` over stores and Datasets, compared with the same in memory throughout.
+"""The lazy door: a ``PersistentTensorDict`` over stores and Datasets, compared with the same in memory throughout.
 
 ``open_persistent(store)`` and ``xr.open_dataset(store, engine="tensordict").td.to_tensordict()`` show the same (the law
 of two doors); and whatever can be asked of a TensorDict in memory gives the same when the lazy object is asked.
@@ -27,18 +27,18 @@ from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
 
-# --- the law that both libraries agree ------------------------------------------------------------------------------------------
+# --- the law of two doors ------------------------------------------------------------------------------------------
 # The cases of the corpus are held to it by the fixture `doors`.
 
 
-def test_both_libraries_show_the_same(flat):
+def test_both_doors_show_the_same(flat):
     td = flat_td()
     assert isinstance(flat, PersistentTensorDict)
     assert_same_tensordict(flat.to_tensordict(), td)
     assert_same_tensordict(flat, td)
 
 
-def test_both_libraries_show_the_same_of_a_grid(grid):
+def test_both_doors_show_the_same_of_a_grid(grid):
     expected = grid_of(grid_ds()).td.to_tensordict()
     assert_same_tensordict(grid.to_tensordict(), expected)
     assert_same_tensordict(grid, expected)
@@ -225,7 +225,7 @@ FAR = np.array(["0001-01-01", "9999-12-31", "NaT"], "M8[s]")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_times_that_do_not_fit_are_left_out_in_both_libraries(chunked):
+def test_times_that_do_not_fit_are_left_out_through_both_doors(chunked):
     ds = xr.Dataset({"x": ("t", np.arange(3)), "far": ("t", FAR), "near": ("t", np.array([0, 1, 2], "M8[s]"))})
     ds = ds.chunk() if chunked else ds
     with pytest.warns(UserWarning, match="'far'") as warned:
@@ -256,7 +256,7 @@ def test_dates_of_another_calendar_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_read_after_close_is_an_error(form, tmp_path):
+def test_after_close_a_read_says_so(form, tmp_path):
     ptd = make_persistent(form, tmp_path)
     view = ptd[1:3]
     ptd.close()

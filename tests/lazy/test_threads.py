@@ -117,7 +117,7 @@ def test_a_store_that_is_closed_during_reads_is_closed_behind_the_last_of_them(k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_threads_that_meet_a_close_read_their_rows_or_get_an_error(kind, stores):
+def test_threads_that_meet_a_close_read_their_rows_or_are_told(kind, stores):
     ptd, begun = open_persistent(stores / kind), threading.Barrier(9)
 
     def read_until_closed(number):

@@ -64,7 +64,7 @@ def test_batch_dims_have_the_names_of_the_tensordict_or_a_number() -> None:
     assert to_dataset(td_of({"x": torch.zeros(4)}, 4))["x"].dims == ("batch_0",)
 
 
-def test_axes_of_one_size_are_distinguished_in_one_array_and_line_up_between_arrays() -> None:
+def test_axes_of_one_size_are_told_apart_in_one_array_and_line_up_between_arrays() -> None:
     td = td_of({"x": torch.zeros(4, 3, 3, 3), "y": torch.zeros(4, 3), "z": torch.zeros(4, 4)}, 4)
     assert dims_of(to_dataset(td)) == {
         "x": ("batch_0", "dim_3", "dim_3_1", "dim_3_2"),

@@ -1,4 +1,4 @@
-"""Decoded chunks of the columns of a loop: where they are, and those that are kept, each read once by whoever comes first."""
+"""Decoded chunks of the columns of a loop: where they are, and those that are kept, each read once, by the first reader that needs it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Claim:
     held
         What they are in.
     own
-        Those of `held` that nobody else reads: whoever claims them reads, and settles.
+        Those of `held` that no other reader reads: the one that claims them reads, and settles.
     which
         For each chunk the number of what it is in.
     first
@@ -219,7 +219,7 @@ class KeptBlocks:
         It must settle what it owns before it waits for what others read.
         """
         if self._process != os.getpid():
-            self.clear()  # nobody reads in a fork
+            self.clear()  # a fork has no readers
         with self._lock:
             own: list[Held] = []
             room = rows = 0

@@ -473,13 +473,13 @@ def blame(error: BaseException, jobs: Sequence[Read]) -> None:
     for job in jobs:
         try:
             read_all([job])
-        except Exception:  # whatever it is, it was raised already
+        except Exception:  # it was raised already
             error.add_note(f"while reading the variable {job.name!r}; exclude=[{job.name!r}] leaves it out")
             return
 
 
 def _warn_of_repeats(columns: Sequence[Column]) -> None:
-    """Warn of graphs of dask that each batch goes through anew, such as a mean over all rows that nobody computed yet."""
+    """Warn of graphs of dask that each batch goes through anew, such as a mean over all rows that are not computed yet."""
     chunked = [
         column
         for column in columns

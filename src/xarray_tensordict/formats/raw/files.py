@@ -1,8 +1,8 @@
 """Bytes of arrays that lie in files as they are in memory: read into their place, or picked from a map of the file.
 
 What lies together is read into the destination. Many small ranges are copied from a read-only map, for one read or, with
-:class:`Kept`, for all reads of whoever reads one batch after the other; the size of the file is looked at before each.
-A map never leaves this package: whoever reads copies what it selects. (A write to a read-only map kills the process, and
+:class:`Kept`, for all reads of a reader of one batch after the other; the size of the file is looked at before each.
+A map never leaves this package: a read copies what it selects. (A write to a read-only map kills the process, and
 so does a read behind the end of a file.) The one exception is :meth:`Bytes.private`, a copy-on-write map that can be
 written to.
 """
@@ -86,7 +86,7 @@ class Kept:
         Parameters
         ----------
         name
-            The path, or what else tells the files of a reader apart.
+            The path, or what else distinguishes the files of a reader.
         """
         key = (name, offset, size)
         # while a file is mapped no other one gets its number
@@ -119,7 +119,7 @@ class Bytes(Protocol):
         ValueError, OSError
             Where there are fewer bytes than there have to be.
         NotRawError
-            Where the bytes are not there at all, and the library of the format tells why.
+            Where the bytes are not there at all, and the library of the format names the reason.
         """
 
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
@@ -169,7 +169,7 @@ class PlainFiles(ABC):
         """How messages call a file."""
 
     def place(self, number: int) -> tuple[str, int] | None:
-        """The path of a file, and where in it the bytes begin; None where only to open it tells."""
+        """The path of a file, and where in it the bytes begin; None where only opening it shows that."""
         return None
 
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
