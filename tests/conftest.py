@@ -1,4 +1,4 @@
-"""Fixtures: a store of the corpus, and both doors to it."""
+"""Fixtures: a store of the corpus, and both libraries to it."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_both() -> Iterator[Callable[..., corpus.Doors]]:
-    """Open stores through both doors; they are closed after the test."""
+    """Open stores through both libraries; they are closed after the test."""
     with ExitStack() as opened:
 
         def open_and_close(path: object, **keywords: object) -> corpus.Doors:
@@ -62,7 +62,7 @@ def open_both() -> Iterator[Callable[..., corpus.Doors]]:
 
 @pytest.fixture
 def doors(store: Path, open_both: Callable[..., corpus.Doors]) -> corpus.Doors:
-    """Both doors of the store, opened without arguments. The law of two doors has been checked."""
+    """Both doors of the store, opened without arguments. Both libraries agree has been checked."""
     return open_both(store)
 
 

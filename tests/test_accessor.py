@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import xarray_tensordict  # noqa: F401 - registers ds.td
+import xarray_tensordict
+from xarray_tensordict.lazy.persistent import OpenOptions
+from xarray_tensordict.loading.methods import BatchOptions
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_what_names_no_batch_dims_is_refused(ds, wrong):
         ({"include": ["obs"]}, ["obs"]),
         ({"include": "next"}, ["next/done", "next/episode", "next/obs"]),
         ({"include": ["next"], "exclude": [("next", "episode")]}, ["next/done", "next/obs"]),
-        ({"include": ["obs", ("next", "done"), "time"], "coords": False}, ["next/done", "obs"]),
+        ({"include": ["obs", "next"], "coords": False}, ["next/done", "next/episode", "next/obs", "obs"]),
         ({"include": ["obs"], "exclude": ["obs"]}, []),
         ({"include": []}, []),
         ({"exclude": ["next"]}, ["obs", "time"]),
@@ -71,6 +73,24 @@ def test_a_tuple_that_is_several_names_or_one_is_refused(ds):
     ):
         ds.td.to_tensordict(exclude=("next", "done"))
     assert "obs" in keys(ds.td.to_tensordict(exclude=("next", "done", "time")))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "message"),
+    [
+        (
+            {"include": True},
+            TypeError,
+            "include: expected a name or a list of names of variables or groups, found True",
+        ),
+        ({"exclude": 3}, TypeError, "exclude: expected a name or a list of names of variables or groups, found 3"),
+        ({"include": iter(["time"]), "coords": False}, ValueError, r"leaves out \['time'\]; pass coords=\['time'\]"),
+        ({"include": ["time", "obs"], "coords": []}, ValueError, r"leaves out \['time'\]"),
+    ],
+)
+def test_names_that_choose_nothing_are_refused(ds, chosen, error, message):
+    with pytest.raises(error, match=message):
+        ds.td.to_tensordict(**chosen)
 
 
 def test_include_is_taken_wherever_exclude_is(ds, tmp_path):
@@ -123,3 +143,15 @@ def test_the_types_of_results_are_written_down():
         for name in ("to_tensordict", "to_persistent")
     }
     assert returns == {"to_tensordict": "TensorDict", "to_persistent": "PersistentTensorDict"}
+
+
+def test_options_that_are_shared_are_those_of_the_function_that_lists_them():
+    def listed(function, *without):
+        return sorted(inspect.signature(function).parameters.keys() - {"self", *without})
+
+    assert sorted(BatchOptions.__annotations__) == listed(xr.Dataset.td.batches, "batch_size", "batch_dims")
+    known = listed(xarray_tensordict.open_persistent, "store", "mode", "device", "of_xarray")
+    assert sorted(OpenOptions.__annotations__) == sorted([*known, "chunks"])
+    for name in ("to_tensordict", "to_zarr", "to_h5", "to_memmap"):
+        of_a_tree = inspect.signature(getattr(xr.DataTree.td, name))
+        assert of_a_tree == inspect.signature(getattr(xr.Dataset.td, name)), name

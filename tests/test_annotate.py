@@ -319,7 +319,7 @@ def test_a_name_that_a_dimension_scale_gives_is_not_changed_and_the_scale_is_nam
     assert dims_of(path)["x"] == dims_of(path)["y"] == ("time", "g")
 
 
-def test_a_memory_mapped_tensordict_has_no_place_for_names_and_says_so(tmp_path: Path) -> None:
+def test_a_memory_mapped_tensordict_has_no_place_for_names_which_is_reported(tmp_path: Path) -> None:
     TensorDict({"images": torch.zeros(6, 2, 2)}, [6]).memmap(tmp_path / "folder")
     before = content(tmp_path / "folder")
     for _ in range(2):

@@ -87,7 +87,7 @@ def test_torchrl_accepts_the_tensordict_that_it_is_tested_with():
     assert asked.specifier.contains(version("tensordict"))
 
 
-def test_the_extras_that_users_are_told_of_are_there():
+def test_the_extras_that_messages_name_exist():
     assert {"dev", "docs", "s3", "viz", "zarrs"} <= set(PROJECT["optional-dependencies"])
 
 

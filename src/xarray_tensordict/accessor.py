@@ -15,7 +15,7 @@ import xarray as xr
 from .core.inference import BatchDims
 from .core.metadata import BATCH_DIMS_ATTR
 from .core.model import Inference, Key
-from .dataset.records import Answer
+from .dataset.records import Answer, infer_dataset
 from .loading.methods import LoadingMethods
 from .warnings import warn
 from .writing.methods import WritingMethods
@@ -28,7 +28,153 @@ if TYPE_CHECKING:
 _shadow_warned = False
 
 
-class DatasetAccessor(LoadingMethods, WritingMethods):
+class Conversions(WritingMethods):
+    """What ``ds.td`` and ``dt.td`` share: the ways to tensordict."""
+
+    def _flat(self, batch_dims: BatchDims | None) -> tuple[xr.Dataset, Inference]:
+        """A flat Dataset, and the decision about its batch."""
+        raise NotImplementedError
+
+    def to_tensordict(
+        self,
+        batch_dims: BatchDims | None = None,
+        *,
+        device: Any = None,
+        include: Names | None = None,
+        exclude: Names = (),
+        coords: bool | Iterable[str] = True,
+        unbatched: Unbatched = "drop",
+        cls: Any = None,
+        out: Any = None,
+        copy: bool | None = None,
+    ) -> TensorDict:
+        """Convert to a TensorDict in memory; each node of a tree is a nested one with its own batch.
+
+        Parameters
+        ----------
+        batch_dims
+            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
+        device
+            The device of the result.
+        include
+            Names of variables or groups that become entries, coordinates included; by default all. A nested one is
+            ``"next/done"`` or ``("next", "done")``.
+        exclude
+            Names of variables or groups that do not, of those.
+        coords
+            Whether coordinates become entries, or the names of those that do.
+        unbatched
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out
+            (``ds.td.unbatched`` has them), "keep" makes ``UnbatchedTensor`` of them, "expand" expands them to the batch
+            without copying, "raise" raises.
+        cls
+            A tensorclass (or a ``TypedTensorDict``) to return instead of a TensorDict. Nested tensordicts become the
+            tensorclasses that its annotations name; fields that are not there get their default, or None where the
+            annotation allows it. ``ds.td`` shows the class that a store was saved from.
+        out
+            A tensordict whose tensors are filled, and which is returned.
+        copy
+            None: tensors share memory with variables that are in memory where torch allows it, never with index
+            coordinates. True: they share none. False: raise rather than copy.
+
+        Returns
+        -------
+        TensorDict
+            Datetimes and timedeltas as int64 nanoseconds (since 1970-01-01), NaT as the smallest int64; strings as one
+            ``str`` for each batch element; variables with some of the batch dims broadcast by name, without copying.
+            A Dataset backed by dask is computed once, as one graph.
+
+        Raises
+        ------
+        ValueError
+            For unknown names, ``unbatched="raise"`` with such variables, or a `cls` that has other fields.
+
+        Warns
+        -----
+        UserWarning
+            Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
+        """
+        options = dict(locals())
+        from .tensors.reading import to_tensordict
+
+        ds, inference = options.pop("self")._flat(options.pop("batch_dims"))
+        td: TensorDict = to_tensordict(ds, **options, inference=inference)
+        return td
+
+    def to_memmap(
+        self,
+        path: Any,
+        batch_dims: BatchDims | None = None,
+        *,
+        mode: Literal["w", "w-"] = "w",
+        include: Names | None = None,
+        exclude: Names = (),
+        coords: bool | Iterable[str] = True,
+        unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
+        compute: bool = True,
+        progress: bool = False,
+    ) -> Any:
+        """Write a memory-mapped tensordict, which ``tensordict.load(path)`` loads: what ``to_tensordict()`` gives, of a tree too.
+
+        Variables backed by dask are streamed, block by block and in parallel, by the current scheduler (workers on
+        other machines need to see the folder); others that are not in memory are read some rows at a time.
+
+        Parameters
+        ----------
+        path
+            A folder. It is written beside and renamed: an existing memory-mapped tensordict is replaced when all is
+            written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
+            ``.tdz`` gives an archive.
+        batch_dims, include, exclude, coords
+            As in :meth:`to_tensordict`.
+        mode
+            "w" replaces an existing target, "w-" refuses it.
+        unbatched
+            What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
+            entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
+            "expand" writes them once for each element of the batch, "raise" raises.
+        compute
+            False: check everything, make a hidden folder beside with the metadata and what is small or in memory, and
+            return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
+            it failed; until then the target is as it was. If it is never computed, delete ``.<name>.<number>.tmp``.
+        progress
+            As in :meth:`to_zarr`.
+
+        Returns
+        -------
+        Written or dask.delayed.Delayed
+            A summary, as of :meth:`to_zarr`. With ``compute=False`` the ``Delayed`` that writes the rest.
+
+        Raises
+        ------
+        FileExistsError
+            Where the path exists and is not replaced.
+        TypeError, ValueError, OverflowError
+            For what a memory-mapped tensordict cannot hold: dates of other calendars or outside 1678 to 2262, objects
+            that are no JSON, entries called ``shape``, ``device`` or ``_type``. The target has not been touched.
+
+        Notes
+        -----
+        A memory-mapped tensordict holds names of the batch dims, and neither those of other dims nor attributes;
+        ``xarray_tensordict.to_dataset(td, template=ds)`` gives them back.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
+        >>> path = tempfile.mkdtemp() + "/era"
+        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))})
+        >>> _ = ds.td.to_memmap(path)
+        >>> tensordict.load(path)["t2m"].shape
+        torch.Size([4, 3])
+        """
+        options = dict(locals())
+        from .formats.memmap.write import to_memmap
+
+        ds, inference = options.pop("self")._flat(options.pop("batch_dims"))
+        return to_memmap(ds, **options, inference=inference)
+
+
+class DatasetAccessor(LoadingMethods, Conversions):
     """``ds.td``: the batch of a Dataset, and the ways to tensordict.
 
     Examples
@@ -43,13 +189,12 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
 
     def __init__(self, ds: xr.Dataset) -> None:
         _warn_shadowed("dataset", "ds", ds.variables)
-        self._ds = ds
+        self._ds = self._written = ds
         self._answer = Answer()
 
     def infer(self) -> Inference:
         """The decision about the batch: the batch of each group, the class of each variable, the evidence in words."""
         from .dataset.describe import describe_dataset
-        from .dataset.records import infer_dataset
 
         # xarray keeps this accessor with a Dataset, which can be changed in place: ds["x"] = ..., ds.attrs[...] = ...
         return self._answer.to([*describe_dataset(self._ds), dict(self._ds.attrs)], lambda: infer_dataset(self._ds))
@@ -92,7 +237,7 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         >>> ds.td.set_batch_dims("time", "lat").td.batch_size
         (4, 3)
         """
-        from .dataset.records import infer_dataset, with_record
+        from .dataset.records import with_record
 
         given: Any = batch_dims[0] if len(batch_dims) == 1 else batch_dims
         if given is None:
@@ -166,149 +311,14 @@ class DatasetAccessor(LoadingMethods, WritingMethods):
         classes = self.infer().classes
         return {name: classes[key_of(name)] for name in self._ds.variables}
 
-    def to_tensordict(
-        self,
-        batch_dims: BatchDims | None = None,
-        *,
-        device: Any = None,
-        include: Names | None = None,
-        exclude: Names = (),
-        coords: bool | Iterable[str] = True,
-        unbatched: Unbatched = "drop",
-        cls: Any = None,
-        out: Any = None,
-        copy: bool | None = None,
-    ) -> TensorDict:
-        """Convert to a TensorDict in memory.
-
-        Parameters
-        ----------
-        batch_dims
-            Names of batch dims or a count, for this call; by default those of ``ds.td.batch_dims``.
-        device
-            The device of the result.
-        include
-            Names of variables or groups that become entries, coordinates included; by default all. A nested one is
-            ``"next/done"`` or ``("next", "done")``.
-        exclude
-            Names of variables or groups that do not, of those.
-        coords
-            Whether coordinates become entries, or the names of those that do.
-        unbatched
-            What happens to numeric variables, and arrays of strings, that have no batch dim: "drop" leaves them out
-            (``ds.td.unbatched`` has them), "keep" makes ``UnbatchedTensor`` of them, "expand" expands them to the batch
-            without copying, "raise" raises.
-        cls
-            A tensorclass (or a ``TypedTensorDict``) to return instead of a TensorDict. Nested tensordicts become the
-            tensorclasses that its annotations name; fields that are not there get their default, or None where the
-            annotation allows it. ``ds.td`` shows the class that a store was saved from.
-        out
-            A tensordict whose tensors are filled, and which is returned.
-        copy
-            None: tensors share memory with variables that are in memory where torch allows it, never with index
-            coordinates. True: they share none. False: raise rather than copy.
-
-        Returns
-        -------
-        TensorDict
-            Datetimes and timedeltas as int64 nanoseconds (since 1970-01-01), NaT as the smallest int64; strings as one
-            ``str`` for each batch element; variables with some of the batch dims broadcast by name, without copying.
-            A Dataset backed by dask is computed once, as one graph.
-
-        Raises
-        ------
-        ValueError
-            For unknown names, ``unbatched="raise"`` with such variables, or a `cls` that has other fields.
-
-        Warns
-        -----
-        UserWarning
-            Names the variables that no tensordict can hold (dates of other calendars, or outside 1678 to 2262).
-        """
-        options = dict(locals())
-        from .tensors.reading import to_tensordict
-
-        known = self.infer() if batch_dims is None else None
-        td: TensorDict = to_tensordict(options.pop("self")._ds, **options, inference=known)
-        return td
+    def _flat(self, batch_dims: BatchDims | None) -> tuple[xr.Dataset, Inference]:
+        return self._ds, self.infer() if batch_dims is None else infer_dataset(self._ds, given=batch_dims)
 
     def to_persistent(self, batch_dims: BatchDims | None = None, *, device: Any = None) -> PersistentTensorDict:
         """A lazy ``PersistentTensorDict`` over this Dataset; nothing is written and nothing is read yet."""
         from .lazy.persistent import persistent_from_dataset
 
         return persistent_from_dataset(self._ds, batch_dims, device=device)
-
-    def to_memmap(
-        self,
-        path: Any,
-        batch_dims: BatchDims | None = None,
-        *,
-        mode: Literal["w", "w-"] = "w",
-        include: Names | None = None,
-        exclude: Names = (),
-        coords: bool | Iterable[str] = True,
-        unbatched: Literal["keep", "drop", "expand", "raise"] = "keep",
-        compute: bool = True,
-        progress: bool = False,
-    ) -> Any:
-        """Write a memory-mapped tensordict, which ``tensordict.load(path)`` loads: what ``to_tensordict()`` gives.
-
-        Variables backed by dask are streamed, block by block and in parallel, by the current scheduler (workers on
-        other machines need to see the folder); others that are not in memory are read some rows at a time.
-
-        Parameters
-        ----------
-        path
-            A folder. It is written beside and renamed: an existing memory-mapped tensordict is replaced when all is
-            written (it may be the one that the Dataset reads from), any other folder is refused. A path that ends in
-            ``.tdz`` gives an archive.
-        batch_dims, include, exclude, coords
-            As in :meth:`to_tensordict`.
-        mode
-            "w" replaces an existing target, "w-" refuses it.
-        unbatched
-            What happens to numeric variables, and arrays of strings, that have no batch dim: "keep" writes them into the
-            entry ``_unbatched``, from which this package restores them, as ``to_zarr`` does; "drop" leaves them out,
-            "expand" writes them once for each element of the batch, "raise" raises.
-        compute
-            False: check everything, make a hidden folder beside with the metadata and what is small or in memory, and
-            return a dask ``Delayed`` that writes the rest and renames the folder. It can be computed once, and again if
-            it failed; until then the target is as it was. If it is never computed, delete ``.<name>.<number>.tmp``.
-        progress
-            As in :meth:`to_zarr`.
-
-        Returns
-        -------
-        Written or dask.delayed.Delayed
-            A summary, as of :meth:`to_zarr`. With ``compute=False`` the ``Delayed`` that writes the rest.
-
-        Raises
-        ------
-        FileExistsError
-            Where the path exists and is not replaced.
-        TypeError, ValueError, OverflowError
-            For what a memory-mapped tensordict cannot hold: dates of other calendars or outside 1678 to 2262, objects
-            that are no JSON, entries called ``shape``, ``device`` or ``_type``. The target has not been touched.
-
-        Notes
-        -----
-        A memory-mapped tensordict holds names of the batch dims, and neither those of other dims nor attributes;
-        ``xarray_tensordict.to_dataset(td, template=ds)`` gives them back.
-
-        Examples
-        --------
-        >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
-        >>> path = tempfile.mkdtemp() + "/era"
-        >>> ds = xr.Dataset({"t2m": (("time", "lat"), np.zeros((4, 3), "f4"))})
-        >>> _ = ds.td.to_memmap(path)
-        >>> tensordict.load(path)["t2m"].shape
-        torch.Size([4, 3])
-        """
-        options = dict(locals())
-        from .formats.memmap.write import to_memmap
-
-        known = self.infer() if batch_dims is None else None
-        return to_memmap(options.pop("self")._ds, **options, inference=known)
 
     def __repr__(self) -> str:
         from .show.summary import summarize, summary_text
@@ -347,11 +357,11 @@ def _warn_shadowed(what: str, short: str, variables: Mapping[Any, Any]) -> None:
         )
 
 
-class DataTreeAccessor:
+class DataTreeAccessor(Conversions):
     """``dt.td``: the batch of every node of a DataTree, and the ways to tensordict."""
 
     def __init__(self, dt: xr.DataTree) -> None:
-        self._dt = dt
+        self._dt = self._written = dt
         self._answer = Answer()
 
     def infer(self) -> Inference:
@@ -376,11 +386,10 @@ class DataTreeAccessor:
 
         return flatten(self._dt)
 
-    def to_tensordict(self, batch_dims: BatchDims | None = None, **options: Any) -> Any:
-        """Convert to nested TensorDicts, each node with its own batch; options as for a Dataset."""
-        from .tensors.reading import tree_to_tensordict
+    def _flat(self, batch_dims: BatchDims | None) -> tuple[xr.Dataset, Inference]:
+        from .dataset.trees import flat_view
 
-        return tree_to_tensordict(self._dt, batch_dims, **options)
+        return flat_view(self._dt, batch_dims)
 
     def concat(
         self,
@@ -429,34 +438,6 @@ class DataTreeAccessor:
         from .dataset.episodes import concat
 
         return concat(options.pop("self")._dt, **options)
-
-    def to_zarr(self, store: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to a zarr store, one group for each node; options as for ``Dataset.td.to_zarr``."""
-        from .writing.methods import write_zarr
-
-        return write_zarr(self._dt, store, layout=layout, **options)
-
-    def to_h5(self, path: Any, *, layout: Literal["tensordict", "xarray"] = "tensordict", **options: Any) -> Any:
-        """Write to an HDF5 file, one group for each node; options as for ``Dataset.td.to_h5``."""
-        from .writing.methods import write_h5
-
-        return write_h5(self._dt, path, layout=layout, **options)
-
-    def to_memmap(self, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
-        """Write nested memory-mapped tensordicts, each node with its own batch; options as for ``Dataset.td.to_memmap``.
-
-        Examples
-        --------
-        >>> import tempfile, numpy as np, tensordict, xarray as xr, xarray_tensordict
-        >>> path = tempfile.mkdtemp() + "/runs"
-        >>> nodes = {name: xr.Dataset({"obs": (("time", "f"), np.zeros((n, 2)))}) for name, n in [("a", 3), ("b", 5)]}
-        >>> _ = xr.DataTree.from_dict(nodes).td.to_memmap(path)
-        >>> tensordict.load(path)["b"].batch_size
-        torch.Size([5])
-        """
-        from .formats.memmap.write import tree_to_memmap
-
-        return tree_to_memmap(self._dt, path, batch_dims, **options)
 
     def __repr__(self) -> str:
         from .show.summary import summarize_tree, tree_text

@@ -56,11 +56,14 @@ def test_the_table_fits_into_80_columns_and_names_the_store(stores):
 
 
 def test_a_copy_is_proposed_where_it_is_faster_with_the_command_that_writes_it(stores, tmp_path):
-    def advice(**rates):
-        runs = {name.replace("_", " "): Stats(batches=1, samples=rate, waiting=1.0) for name, rate in rates.items()}
+    def advice(batches=4, **rates):
+        runs = {
+            name.replace("_", " "): Stats(batches=batches, samples=rate, waiting=1.0) for name, rate in rates.items()
+        }
         return Bench(str(stores / "run.zarr"), 1, 1, 1, runs, ()).advice
 
     assert advice(shuffled=100, **{"--to memmap": 110, "--chunk time=4": 90}) == "None of these layouts is much faster."
+    assert advice(batches=3, shuffled=100, **{"--to memmap": 900}).startswith("An epoch has fewer than 4 batches")
     found = advice(shuffled=100, **{"--to memmap": 150, "--chunk time=300 --chunk f=64": 350}).splitlines()
     assert found[0].startswith("3.5 times as fast")
     command = shlex.split(found[1])
@@ -72,6 +75,13 @@ def test_a_copy_is_proposed_where_it_is_faster_with_the_command_that_writes_it(s
     assert result.exit_code == 0, result.output
     with xr.open_dataset(tmp_path / "run-chunked.zarr", engine="tensordict") as copied:
         assert copied["x"].encoding["preferred_chunks"] == {"time": 300, "f": 64}
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_seconds_that_are_no_number_are_refused(stores, seconds):
+    assert f"--seconds: expected a positive number of seconds, found {seconds}" in run(
+        stores / "run.h5", "--seconds", seconds, code=1
+    )
 
 
 def test_a_store_without_a_batch_is_refused_by_name(stores):

@@ -94,9 +94,9 @@ def test_preferred_chunks_differ_from_what_is_stored():
     assert with_renamed_chunks({"dtype": "i2"}, {"t": "time"}) == {"dtype": "i2"}
 
 
-def extent(shape, pieces=None, *, itemsize=1, dims="tyx", **more):
+def extent(shape, chunk_shape=None, *, itemsize=1, dims="tyx", **more):
     data = SimpleNamespace(shape=shape, dtype=np.dtype(f"V{itemsize}"))
-    return tuple(dims[: len(shape)]), StoredArray("x", data, (None,) * len(shape), pieces=pieces, **more)
+    return tuple(dims[: len(shape)]), StoredArray("x", data, (None,) * len(shape), chunk_shape=chunk_shape, **more)
 
 
 MB = 1 << 20
@@ -136,7 +136,7 @@ def test_many_tiny_chunks_are_read_several_at_once():
         extent((1000 * 1024,), (1024,), merges=TINY),
         extent((2000 * MB,), (MB,), merges=TINY),
     ):
-        assert preferred_chunks([as_they_are]) == [{"t": as_they_are[1].pieces[0]}]
+        assert preferred_chunks([as_they_are]) == [{"t": as_they_are[1].chunk_shape[0]}]
     assert preferred_chunks([extent((1001 * 1024,), (1024,), merges=TINY)]) == [{"t": 1001 * 1024}]
     assert preferred_chunks([extent((1000 * 1024 + 1,), (1024,), merges=TINY)]) == [{"t": 1000 * 1024 + 1}]
     assert preferred_chunks([extent((2000 * (MB - 1),), (MB - 1,), merges=TINY)]) == [{"t": 16 * (MB - 1)}]

@@ -86,7 +86,7 @@ class Groups:
         return StoredGroup(key, groups=tuple(sorted(below)), attrs=self.attrs.get("__".join(key), {}))
 
 
-def test_a_walk_passes_over_private_groups_and_says_so():
+def test_a_walk_passes_over_private_groups_and_names_them():
     store = Groups(**{"a": {}, "a__b": {}, "a__b__.h": {}, "_i_t": {}, "c": {"CLASS": "INDEX"}, "c__d": {}})
     found = list(walk(store))
     assert [group.key for group in found] == [(), ("a",), ("a", "b")]

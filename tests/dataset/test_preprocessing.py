@@ -108,7 +108,7 @@ DAILY = {
 
 
 @pytest.mark.parametrize("operation", [row for row in OPERATIONS if row.name in DAILY], ids=names)
-def test_a_packed_store_preprocessed_with_dask_comes_back_through_both_doors(
+def test_a_packed_store_preprocessed_with_dask_comes_back_in_both_libraries(
     stores: dict[str, Path], tmp_path: Path, operation: Operation
 ) -> None:
     check(operation, stores["packed"], tmp_path / "out.zarr", chunks={}, layout="tensordict")

@@ -54,7 +54,7 @@ def batches(td: TensorDict) -> dict[str, list[int]]:
 
 
 def assert_tree_keeps_the_law(path: Path, dt: xr.DataTree, **keywords: Any) -> None:
-    """The tree, the flat view and the lazy door are one store."""
+    """The tree, the flat view and the lazy tensordict are one store."""
     td = dt.td.to_tensordict()
     with open_persistent(path, nested=True, **keywords) as ptd:
         assert_same_tensordict(ptd.to_tensordict(), td)
@@ -140,7 +140,7 @@ OF_FIELDS = pytest.mark.parametrize(("arrays", "attrs", "expected"), FIELDS.valu
 class TestHierarchiesOfTheFields:
     @OF_FIELDS
     @FORMATS
-    def test_each_node_has_its_own_batch_and_the_doors_agree(self, tmp_path, arrays, attrs, expected, form):
+    def test_each_node_has_its_own_batch_and_both_libraries_agree(self, tmp_path, arrays, attrs, expected, form):
         path = store(tmp_path / "store", form, arrays, attrs)
         groups = xr.open_groups(path, engine="tensordict")
         with open_tree(path) as dt:
@@ -208,7 +208,7 @@ class TestHierarchiesOfTheFields:
 
 @pytest.mark.filterwarnings("ignore:.*(left out|the dim is called):UserWarning")
 @pytest.mark.parametrize("name", list(corpus.real_stores()))
-def test_real_stores_are_one_store_as_a_tree_and_through_both_doors(name):
+def test_real_stores_are_one_store_as_a_tree_and_in_both_libraries(name):
     with open_tree(corpus.REAL / name) as dt:
         assert_tree_keeps_the_law(corpus.REAL / name, dt)
 
@@ -323,7 +323,7 @@ class TestBatchDimsOfTrees:
         with open_tree(tmp_path / "again") as again:
             assert_same_tensordict(again.td.to_tensordict(), expected)
 
-    def test_that_one_group_contradicts_are_told_and_that_all_do_are_an_error(self, tmp_path):
+    def test_that_one_group_contradicts_are_reported_and_that_all_do_are_an_error(self, tmp_path):
         arrays = {"good/x": (4, 2), "good/y": (4, 2), "odd/mean": (2, 2), "odd/std": (3, 2)}
         store(tmp_path / "store", "zarr", {name: np.zeros(shape) for name, shape in arrays.items()})
         with pytest.warns(UserWarning, match=r"group '/odd' do not share their first 1 axes.*has no batch"):

@@ -99,7 +99,7 @@ def prepare(name: str, folder: Path) -> None:
 
 
 def opened(name: str, folder: Path) -> xr.Dataset | str:
-    """What the engine opens, through both doors; or why it does not, or what it warns of."""
+    """What the engine opens, through both libraries; or why it does not, or what it warns of."""
     path = next(folder.glob("out*"), None)
     if path is None:
         return "absent"
@@ -246,7 +246,7 @@ def test_another_write_does_not_make_an_incomplete_store_pass_for_a_whole_one(tm
     assert opened("region", tmp_path) == before
 
 
-def test_an_overwrite_that_fails_half_way_says_so(tmp_path: Path) -> None:
+def test_an_overwrite_that_fails_half_way_reports_it(tmp_path: Path) -> None:
     prepare("overwrite", tmp_path)
     ds = lazy(dataset(NEW))
     broken = ds.assign(done=(("time",), ds["done"].data.map_blocks(_fails, dtype=bool, meta=np.zeros(0, bool))))

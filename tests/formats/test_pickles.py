@@ -210,7 +210,7 @@ REFUSALS = (ValueError, OSError, TypeError, RuntimeError, KeyError, zarr.errors.
 
 
 @pytest.mark.parametrize("crafted", STORES, indirect=True)
-def test_no_door_unpickles(crafted: Path, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_unpickles(crafted: Path, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # newer versions of numcodecs refuse by themselves: this one would load it
     monkeypatch.setattr("numcodecs.pickles.Pickle.decode", lambda self, buf, out=None: pickle.loads(bytes(buf)))
     out = tmp_path / "out"

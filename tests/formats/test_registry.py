@@ -78,7 +78,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_any_store_is_written_changed_and_read_through_both_doors(tmp_path: Path, kind: str, layout: Any) -> None:
+def test_any_store_is_written_changed_and_read_by_both_libraries(tmp_path: Path, kind: str, layout: Any) -> None:
     store = STORES[kind](tmp_path / "store.zarr")
     whole = era(6)
     whole.isel(time=slice(0, 4)).td.to_zarr(store, layout=layout, mode="w")
@@ -356,7 +356,7 @@ def test_a_zip_archive_by_a_url(tmp_path: Path, td: TensorDict, ds: xr.Dataset, 
     assert_holds(f"zip::{url}", td, storage_options={"s3": s3.options})
 
 
-def test_an_archive_of_a_folder_and_not_of_what_is_in_it_says_so(tmp_path: Path, ds: xr.Dataset) -> None:
+def test_an_archive_of_a_folder_and_not_of_what_is_in_it_is_reported(tmp_path: Path, ds: xr.Dataset) -> None:
     ds.td.to_zarr(tmp_path / "a.zarr")
     packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path, "a.zarr")
     with pytest.raises(FileNotFoundError, match=r"packed\.zip: .* in its folder 'a\.zarr': unpack it"):

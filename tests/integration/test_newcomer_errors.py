@@ -229,7 +229,7 @@ def test_what_is_mended_or_left_out_on_opening_is_said_once(store, says):
 
 
 @pytest.mark.usefixtures("stores")
-def test_a_file_that_was_opened_without_this_engine_is_told_so():
+def test_a_file_that_was_opened_without_this_engine_is_reported():
     with h5py.File("raw.h5", "w") as file:
         file["images"] = np.zeros((6, 4, 4), "u1")
     with xr.open_dataset("raw.h5", engine="h5netcdf", phony_dims="sort") as ds:
@@ -245,7 +245,7 @@ def test_a_forgotten_close_does_not_stand_in_the_way_of_the_next_write():
         np.testing.assert_array_equal(again["obs"], np.ones((6, 3), "f4"))
 
 
-def test_chunks_of_unknown_sizes_are_told_of():
+def test_chunks_of_unknown_sizes_are_reported():
     values = dask.array.arange(20, chunks=5)
     ds = xr.Dataset({"x": ("time", values[values % 2 == 0])})
     for use in (

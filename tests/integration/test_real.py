@@ -1,4 +1,4 @@
-"""Twelve files that other people's tools wrote: what they hold, through both doors, and what is left out of them.
+"""Twelve files that other people's tools wrote: what they hold, through both libraries, and what is left out of them.
 
 ``expected.json`` beside the stores says what the batch of a store, or of a group of it, is. Arrays are compared with
 what h5py or zarr-python read.

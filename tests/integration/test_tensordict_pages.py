@@ -36,7 +36,7 @@ class MyClass:
 
 
 def expect(store: Any, variables: dict[str, tuple[Any, ...]], batch: dict[str, int], **keywords: Any) -> TensorDict:
-    """Open a store through both doors: `variables` are the dims by name, or ``("value", what)`` for a non-tensor."""
+    """Open a store through both libraries: `variables` are the dims by name, or ``("value", what)`` for a non-tensor."""
     with xr.open_dataset(store, engine="tensordict", **keywords) as ds:
         values = {name: found[1] for name, found in variables.items() if found[:1] == ("value",)}
         dims = {name: () if name in values else found for name, found in variables.items()}

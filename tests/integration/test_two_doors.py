@@ -1,4 +1,4 @@
-"""The law of two doors: what ``open_persistent`` reads is what ``xr.open_dataset(...).td.to_tensordict()`` gives.
+"""Both libraries agree: what ``open_persistent`` reads is what ``xr.open_dataset(...).td.to_tensordict()`` gives.
 
 Over generated content, and every writer that content has.
 """
@@ -28,11 +28,11 @@ EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(H
 
 
 def assert_law(path: Path, **kwargs: object) -> TensorDict:
-    """Open both doors and compare; return what they show."""
+    """Open both libraries and compare; return what they show."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", UserWarning
-        )  # both doors tell of what they leave out; the table tests hold the words
+        )  # both libraries tell of what they leave out; the table tests hold the words
         with xr.open_dataset(path, engine="tensordict", **kwargs) as ds:
             eager = ds.td.to_tensordict()
         persistent = open_persistent(path, **kwargs)

@@ -169,7 +169,7 @@ def test_a_buffer_is_read_while_another_process_fills_it(tmp_path, storage, name
 
 
 def both_doors_apart(path: Path) -> TensorDict:
-    """Read through both doors, of which the second may see more."""
+    """Read through both libraries, of which the second may see more."""
     with xr.open_dataset(path, engine="tensordict") as ds:
         first = ds.td.to_tensordict()
     persistent = xarray_tensordict.open_persistent(path)
@@ -276,7 +276,7 @@ def test_arrays_of_an_append_that_is_not_through_are_shown_as_they_are(growing):
     assert both_doors(growing).batch_size == (25,)
 
 
-def test_what_an_append_does_to_a_reader_is_told(growing):
+def test_what_an_append_does_to_a_reader_is_reported(growing):
     group = zarr.open_group(growing, mode="r+", use_consolidated=False)
     group["obs"].resize((25, 4))
     with pytest.warns(UserWarning, match=r"'obs' of shape \[25, 4\] does not start .* open it again when it is whole"):

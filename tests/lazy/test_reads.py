@@ -1,4 +1,4 @@
-"""What a read of the lazy door costs and whom it belongs to, and tensordict's operations on it."""
+"""What a read of the lazy tensordict costs and whom it belongs to, and tensordict's operations on it."""
 
 import copy
 import warnings

@@ -1,4 +1,4 @@
-"""The lazy door with what comes after it: pickles, worker processes, modules, replay buffers."""
+"""The lazy tensordict with what comes after it: pickles, worker processes, modules, replay buffers."""
 
 import multiprocessing
 import os

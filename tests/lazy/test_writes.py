@@ -1,4 +1,4 @@
-"""Writes through the lazy door: refused in words with ``mode="r"``, tensordict's own with ``mode="r+"``."""
+"""Writes through the lazy tensordict: refused in words with ``mode="r"``, tensordict's own with ``mode="r+"``."""
 
 import operator
 

@@ -96,7 +96,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_64_requests_are_on_their_way_whoever_reads_and_each_chunk_is_asked_for_once(far, read):
+def test_64_requests_are_under_way_for_all_readers_and_each_chunk_is_asked_for_once(far, read):
     read(far)
     assert 32 <= FarStore.most <= 64
     assert sorted(FarStore.asked) == sorted({*FarStore.asked})
@@ -114,7 +114,7 @@ def test_all_readers_of_a_process_together_make_no_more_requests_and_zarr_is_as_
     assert zarr.config.get("async.concurrency") == 10
 
 
-def test_what_the_user_told_zarr_holds_for_all_readers_together(far):
+def test_what_the_user_sets_in_zarr_holds_for_all_readers_together(far):
     with zarr.config.set({"async.concurrency": 5}):
         loop(far)
         assert zarr.config.get("async.concurrency") == 5

@@ -205,5 +205,5 @@ def test_windows_are_those_found_by_hand(episodes, width, stride):
         np.array(["NaT", "NaT", "2000", "NaT"], "M8[ns]"),
     ],
 )
-def test_episodes_may_be_told_apart_by_values_of_any_kind(values):
+def test_episodes_may_be_distinguished_by_values_of_any_kind(values):
     assert find_windows((1, 4), 1, 9, changes(values[None])).first.tolist() == [0, 2, 3]

@@ -106,6 +106,12 @@ def test_rows_without_a_label_stay_together():
     [
         ({}, {}, TypeError, "expected the share of each part"),
         ([0.8, 0.2], {}, TypeError, "expected the share of each part"),
+        (
+            {"a": 0.5},
+            {"by": ["episode"]},
+            TypeError,
+            r"by: expected the name of one variable, or None, found \['episode'\]",
+        ),
         ({"a": 0.8, "b": 0.3}, {}, ValueError, "the shares add up to 1.1, expected at most 1"),
         ({"a": 0.0, "b": 0.3}, {}, ValueError, "expected a share between 0 and 1 for 'a', got 0.0"),
         ({"a": True}, {}, ValueError, "expected a share between 0 and 1 for 'a', got True"),

@@ -66,7 +66,7 @@ def far(monkeypatch):
     return xr.open_dataset(FarStore(memory), engine="tensordict")
 
 
-def test_the_seconds_of_each_part_are_told_apart(far, clock, monkeypatch):
+def test_the_seconds_of_each_part_are_distinguished(far, clock, monkeypatch):
     monkeypatch.setattr(FarStore, "clock", clock)
     codec = zarr.codecs.BytesCodec
     decode = "_decode_sync" if hasattr(codec, "_decode_sync") else "_decode_single"  # before zarr 3.4

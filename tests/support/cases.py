@@ -8,7 +8,7 @@ What :mod:`twins` writes in other formats, too, it writes here.
 Words used below
   ds    xr.open_dataset(path, engine="tensordict")
   td    ds.td.to_tensordict(unbatched="keep")      in memory, unbatched entries kept to be looked at
-  ptd   xarray_tensordict.open_persistent(path)    lazy; by the law of two doors it equals ds.td.to_tensordict()
+  ptd   xarray_tensordict.open_persistent(path)    lazy; by the law that both libraries agree it equals ds.td.to_tensordict()
   dt    xr.open_datatree(path, engine="tensordict")
 The rules of batch inference and of dimension names are those in docs/rules. Each case stands for its whole kind:
 the zarr v2, zarr v3 and HDF5 twins of a case have the same right answer.

@@ -53,7 +53,7 @@ def build(make: Callable[[Path], Path], folder: Path) -> Path:
 
 @dataclass
 class Doors:
-    """One store, opened through both doors with the same arguments."""
+    """One store, opened through both libraries with the same arguments."""
 
     path: Path
     ds: xr.Dataset
@@ -80,7 +80,7 @@ class Doors:
 
 
 def open_doors(path: Any, **keywords: Any) -> Doors:
-    """Open `path` through both doors and hold them to the law."""
+    """Open `path` through both libraries and hold them to the law."""
     doors = Doors(
         path,
         xr.open_dataset(path, engine="tensordict", **keywords),

@@ -73,7 +73,7 @@ def _sample(dtype: str) -> TensorDict:
 
 
 def _opened(path: Path, expected: TensorDict) -> str:
-    """The dtype in the Dataset, if both doors give the tensordict back; what they give otherwise."""
+    """The dtype in the Dataset, if both libraries give the tensordict back; what they give otherwise."""
     with xr.open_dataset(path, engine="tensordict") as ds:
         shown, found = ds["x"].dtype.name, ds.td.to_tensordict()
     persistent = xarray_tensordict.open_persistent(path)

@@ -33,7 +33,7 @@ def as_saved(td: TensorDictBase) -> TensorDictBase:
 
 
 def both_doors(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:
-    """What both doors show, which is the same."""
+    """What both libraries show, which is the same."""
     with xr.open_dataset(path, engine="tensordict", **keywords) as ds:
         td = ds.td.to_tensordict()
         if mapped:

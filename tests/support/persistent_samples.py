@@ -1,4 +1,4 @@
-"""Tensordicts and Datasets that the tests of the lazy door open, and how they are stored."""
+"""Tensordicts and Datasets that the tests of the lazy tensordict open, and how they are stored."""
 
 from typing import ClassVar
 

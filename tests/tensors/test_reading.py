@@ -18,7 +18,7 @@ from xarray_tensordict import open_persistent
 from xarray_tensordict._compat.xarray import backend_array
 from xarray_tensordict.dataset.entries import plan_entries
 from xarray_tensordict.tensors import filling, reading
-from xarray_tensordict.tensors.filling import HeldPiece
+from xarray_tensordict.tensors.filling import HeldChunk
 
 PACKED = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": 3}
 TIMES = {"units": "hours since 2000-01-01"}
@@ -153,9 +153,9 @@ def test_an_error_in_a_block_names_the_variable(tmp_path, small_blocks):
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_held_piece_gives_what_its_array_gives(data):
+def test_a_held_chunk_gives_what_its_array_gives(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
-    pieces = tuple(data.draw(st.integers(1, size + 1)) for size in shape)
+    chunk_shape = tuple(data.draw(st.integers(1, size + 1)) for size in shape)
     array = np.arange(np.prod(shape)).reshape(shape)
 
     class Stored(xr.backends.BackendArray):
@@ -165,7 +165,8 @@ def test_a_held_piece_gives_what_its_array_gives(data):
             return array[key.tuple]
 
     variable = xr.Variable(
-        [f"d{axis}" for axis in range(len(shape))], xr.core.indexing.LazilyIndexedArray(HeldPiece(Stored(), pieces))
+        [f"d{axis}" for axis in range(len(shape))],
+        xr.core.indexing.LazilyIndexedArray(HeldChunk(Stored(), chunk_shape)),
     )
     for _ in range(3):
         key = {dim: data.draw(selections(size)) for dim, size in zip(variable.dims, shape, strict=True)}

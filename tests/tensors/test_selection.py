@@ -1,4 +1,4 @@
-"""Indices of the lazy door: the same rows as in memory, and no more read of a store than they need."""
+"""Indices of the lazy tensordict: the same rows as in memory, and no more read of a store than they need."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ from tensordict import (
 from persistent_samples import needs_0_15
 from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.dataset.records import read_record, with_record
-from xarray_tensordict.tensors.reading import to_tensordict, tree_to_tensordict
+from xarray_tensordict.tensors.reading import to_tensordict
 from xarray_tensordict.tensors.to_dataset import to_dataset, to_datatree
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -676,7 +676,7 @@ def test_trees_have_local_names() -> None:
     assert [node.path for node in dt.subtree] == ["/", "/next"]
     assert dt["next/obs"].dims == ("time", "dim_3")
     assert "time" in dt["next"].coords
-    assert_same_tensordict(td, tree_to_tensordict(dt))
+    assert_same_tensordict(td, dt.td.to_tensordict())
 
 
 def test_a_coordinate_that_differs_from_the_parents_loses_its_index() -> None:
@@ -699,7 +699,7 @@ def test_trees_come_back_with_a_tree_as_template() -> None:
         {"/": root, "/next": below, "/meta": xr.Dataset({"version": ((), 2), "c": ("q", [1.5])})}
     )
     for unbatched in ("drop", "keep"):
-        td = tree_to_tensordict(dt, unbatched=unbatched)
+        td = dt.td.to_tensordict(unbatched=unbatched)
         xr.testing.assert_identical(to_datatree(td, template=dt), dt)
         flat = to_dataset(td, template=dt)
         assert flat["next/obs"].dims == ("time", "joint")
@@ -713,7 +713,7 @@ def test_an_empty_node_of_the_template_comes_back_and_one_that_was_left_out_does
         "/y": xr.Dataset({"z": ("time", [3.0, 4.0])}),
     }
     dt = xr.DataTree.from_dict(nodes)
-    td = tree_to_tensordict(dt)
+    td = dt.td.to_tensordict()
     assert set(to_datatree(td, template=dt).children) == {"nothing", "y"}
     assert set(to_datatree(td.select("x"), template=dt).children) == {"nothing"}
 

@@ -65,7 +65,7 @@ def test_strings_that_are_longer_than_dask_was_told_are_not_cut_off_in_a_store(
 
 
 @pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-def test_hdf5_holds_strings_whatever_length_dask_was_told(tmp_path: Path, layout: Any) -> None:
+def test_hdf5_holds_strings_of_any_length_that_dask_declares(tmp_path: Path, layout: Any) -> None:
     of_blocks(TEXTS, "U1").td.to_h5(tmp_path / "texts.h5", layout=layout)
     assert xr.open_dataset(tmp_path / "texts.h5", engine="tensordict")["a"].values.tolist() == TEXTS
 

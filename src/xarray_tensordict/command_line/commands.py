@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import tempfile
@@ -235,6 +236,8 @@ _CHUNK = 1 << 20
 """About the size of chunks that suit training."""
 _FASTER = 1.2
 """A layout that is faster by less than this is not worth a copy."""
+_FEWEST = 4
+"""An epoch of fewer batches takes about as long as starting it."""
 _SHUFFLED = "shuffled"
 
 
@@ -262,6 +265,11 @@ class Bench:
     @property
     def advice(self) -> str:
         """The layout that is faster, with the command that writes it."""
+        if self.runs[_SHUFFLED].batches < _FEWEST:
+            return (
+                f"An epoch has fewer than {_FEWEST} batches, which is too little to compare layouts; pass a smaller --batch-size, "
+                f"or longer --seconds."
+            )
         copies = {name: _rate(stats) for name, stats in self.runs.items() if name.startswith("--")}
         best = max(copies, key=copies.__getitem__, default="")
         faster = copies.get(best, 0.0) / _rate(self.runs[_SHUFFLED])
@@ -321,8 +329,10 @@ def bench(store: str, *, seconds: float = 5.0, batch_size: int = 256, **engine_k
     Raises
     ------
     ValueError
-        Where there are no rows, because there is no batch dim.
+        Where there are no rows, because there is no batch dim; for `seconds` that are no positive number.
     """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"--seconds: expected a positive number of seconds, found {seconds}")
     with ExitStack() as stack:
         ds = stack.enter_context(xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords))
         dims, end = ds.td.batch_dims, counting.now() + seconds

@@ -135,29 +135,29 @@ def preferred_chunks(arrays: Sequence[tuple[tuple[str, ...], StoredArray]]) -> l
     rows: dict[tuple[str, int], int] = {}
     first_axes = [(dims[0], array.shape[0]) if dims else ("", 0) for dims, array in arrays]
     for first_axis, (dims, array) in zip(first_axes, arrays, strict=True):
-        if array.pieces is None and dims:
+        if array.chunk_shape is None and dims:
             own = row_blocks(array.shape, array.dtype.itemsize, READ_BYTES)[0]
             rows[first_axis] = min(rows.get(first_axis, own), own)
     for first_axis, (_, array) in zip(first_axes, arrays, strict=True):
-        if array.pieces and array.pieces[0] and first_axis in rows and rows[first_axis] < first_axis[1]:
+        if array.chunk_shape and array.chunk_shape[0] and first_axis in rows and rows[first_axis] < first_axis[1]:
             # where blocks can be whole chunks of the arrays beside them, they are
-            rows[first_axis] = max(rows[first_axis] // array.pieces[0] * array.pieces[0], 1)
+            rows[first_axis] = max(rows[first_axis] // array.chunk_shape[0] * array.chunk_shape[0], 1)
     return [_preferred(dims, array, rows) for dims, array in arrays]
 
 
 def _preferred(dims: tuple[str, ...], array: StoredArray, rows: Mapping[tuple[str, int], int]) -> dict[str, int]:
     if not dims:
         return {}
-    shape, itemsize, pieces = array.shape, array.dtype.itemsize, array.pieces
-    if pieces is None:
+    shape, itemsize, chunk_shape = array.shape, array.dtype.itemsize, array.chunk_shape
+    if chunk_shape is None:
         blocks = row_blocks(shape, itemsize, READ_BYTES)
         return PreferredChunks(zip(dims, (rows[dims[0], shape[0]], *blocks[1:]), strict=True), {})
     # what the caller's chunks should not separate
-    stored = array.encoding.get("chunks") or array.encoding.get("chunksizes") or pieces
-    count = math.prod(-(-full // max(piece, 1)) for full, piece in zip(shape, pieces, strict=True))
+    stored = array.encoding.get("chunks") or array.encoding.get("chunksizes") or chunk_shape
+    count = math.prod(-(-full // max(chunk_length, 1)) for full, chunk_length in zip(shape, chunk_shape, strict=True))
     small, many = array.merges or (0, 0)
-    if itemsize * math.prod(pieces) < small and count > many:
-        pieces = merged_chunks(pieces, shape, itemsize, MERGED_BYTES)
-    if pieces == stored:
-        return dict(zip(dims, pieces, strict=True))
-    return PreferredChunks(zip(dims, pieces, strict=True), dict(zip(dims, stored, strict=True)))
+    if itemsize * math.prod(chunk_shape) < small and count > many:
+        chunk_shape = merged_chunks(chunk_shape, shape, itemsize, MERGED_BYTES)
+    if chunk_shape == stored:
+        return dict(zip(dims, chunk_shape, strict=True))
+    return PreferredChunks(zip(dims, chunk_shape, strict=True), dict(zip(dims, stored, strict=True)))

@@ -132,11 +132,11 @@ class StoredArray:
         True where the store records no dimension names for the array at all: it was not written for xarray.
     record
         What this package wrote down of the array, see :mod:`..dataset.records`.
-    pieces
+    chunk_shape
         The sizes of what the store reads at once, one for each axis: a chunk, or a shard. None where it reads some rows
         as cheaply as all.
     merges
-        Where pieces of fewer bytes than the first number are better read several at once, if there are more of them than the
+        Where chunks of fewer bytes than the first number are better read several at once, if there are more of them than the
         second; None where they are not.
     masks
         Whether the fill value of the store stands for missing values only because xarray takes it so, not the caller.
@@ -152,7 +152,7 @@ class StoredArray:
     non_tensor: bool = False
     raw: bool = False
     record: ArrayRecord = field(default_factory=ArrayRecord)
-    pieces: tuple[int, ...] | None = None
+    chunk_shape: tuple[int, ...] | None = None
     merges: tuple[int, int] | None = None
     masks: bool = False
 

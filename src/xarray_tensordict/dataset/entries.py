@@ -5,7 +5,7 @@ Nothing is read here: :mod:`..tensors.reading` reads entries, for ``to_tensordic
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal
@@ -164,8 +164,16 @@ def plan_entries(
     """
     if unbatched not in {"drop", "keep", "expand", "raise"}:
         raise ValueError(f"unbatched: expected 'drop', 'keep', 'expand' or 'raise', got {unbatched!r}")
+    include = list(include) if isinstance(include, Iterator) else include
     chosen = chosen_names(ds, include, exclude)
-    some_coords = None if isinstance(coords, bool) else _checked_names(ds, coords)
+    some_coords = None if isinstance(coords, bool) else _checked_names(ds, coords, "coords")
+    if include is not None and coords is not True:
+        asked = _checked_names(ds, include, "include") & {str(name) for name in ds.coords}
+        if asked - (some_coords or set()):
+            raise ValueError(
+                f"include names the coordinates {sorted(asked)}, of which coords={coords!r} leaves out "
+                f"{sorted(asked - (some_coords or set()))}; pass coords={sorted(asked)}"
+            )
     tuples = multiindex_dims(ds)
     plan = Plan(inference.groups)
     check_paths(ds)
@@ -293,8 +301,8 @@ def chosen_names(ds: xr.Dataset, include: Names | None, exclude: Names = ()) -> 
     """
     chosen = set(ds.variables)
     if include is not None:
-        chosen = _below(ds, _checked_names(ds, include))
-    return chosen - _below(ds, _checked_names(ds, exclude)) if exclude else chosen
+        chosen = _below(ds, _checked_names(ds, include, "include"))
+    return chosen - _below(ds, _checked_names(ds, exclude, "exclude")) if exclude else chosen
 
 
 def _below(ds: xr.Dataset, names: set[str]) -> set[Hashable]:
@@ -303,7 +311,9 @@ def _below(ds: xr.Dataset, names: set[str]) -> set[Hashable]:
     }
 
 
-def _checked_names(ds: xr.Dataset, names: Names) -> set[str]:
+def _checked_names(ds: xr.Dataset, names: Names, argument: str) -> set[str]:
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{argument}: expected a name or a list of names of variables or groups, found {names!r}")
     found = {names} if isinstance(names, str) else {str(entry_name(name)) for name in names}
     known = {"/".join(key_of(name)[:n]) for name in ds.variables for n in range(1, len(key_of(name)) + 1)}
     for name in sorted(found - known):

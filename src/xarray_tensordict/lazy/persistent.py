@@ -7,7 +7,7 @@ package decodes, leaves out or shapes (packed data, times, text, unbatched entri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -26,6 +26,29 @@ from ..tensors.reading import finish, leave_out_times, read_entries, tensor_dtyp
 from ..testing import assert_same_tensordict
 from ..warnings import quiet
 from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
+
+
+class OpenOptions(TypedDict, total=False):
+    """The parameters of :func:`open_persistent` that ``xr.open_dataset`` takes as well."""
+
+    batch_dims: BatchDims | None
+    group: str | None
+    nested: bool | None
+    dims: DimsArgument | None
+    drop_variables: str | Iterable[str | Key] | None
+    storage_options: dict[str, Any] | None
+    filled: bool
+    allow_pickle: bool
+    consolidated: bool | None
+    zarr_format: Literal[2, 3] | None
+    use_zarr_fill_value_as_mask: bool | None
+    mask_and_scale: bool | Mapping[str, bool] | None
+    decode_times: Any
+    decode_timedelta: Any
+    use_cftime: Any
+    decode_coords: Any
+    concat_characters: bool | Mapping[str, bool] | None
+    chunks: Any
 
 
 def open_persistent(

@@ -326,8 +326,8 @@ class Batches:
             # the first batch waits for its own chunks, not for those of its buffer; they are kept for the next read
             cuts = np.union1d(cuts, [min((numbers[0] + 1) * size, cuts[-1])])
         for firsts, lasts in reads(cuts, size, numbers):
-            pieces = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
-            samples = [order.samples(int(first), int(last)) for first, last in pieces]
+            spans = [(firsts[0], lasts[-1])] if numbers.step == 1 else zip(firsts, lasts, strict=True)
+            samples = [order.samples(int(first), int(last)) for first, last in spans]
             found = samples[0] if len(samples) == 1 else np.concatenate(samples)
             yield partial(meter.read, partial(self._read, found, firsts.tolist(), lasts.tolist()))
 

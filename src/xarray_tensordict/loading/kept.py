@@ -1,4 +1,4 @@
-"""Decoded chunks of the columns of a loop: where they are, and those that are kept, each read once by whoever comes first."""
+"""Decoded chunks of the columns of a loop: where they are, and those that are kept, each read once, by the first reader that needs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..core.model import cached_property
 from ..formats.counting import COUNTED, Work
 from ..formats.raw.arrays import RawArray
 from ..formats.zarr.arrays import EncodedChunks
-from ..tensors.filling import pieces_of
+from ..tensors.filling import chunk_shape_of
 from .order import Ints
 
 Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
@@ -74,8 +74,8 @@ def _stored_chunk(variable: xr.Variable, axis: int, stored_axis: int, shard_byte
     if isinstance(chunk, tuple):  # chunks of several sizes
         chunk = chunk[0] if chunk else None
     elif shard_bytes and chunk is not None and zarr_array(array) is not None:
-        pieces = pieces_of(array, shard_bytes)
-        chunk = chunk if pieces is None else pieces[stored_axis]
+        chunk_shape = chunk_shape_of(array, shard_bytes)
+        chunk = chunk if chunk_shape is None else chunk_shape[stored_axis]
     return int(chunk) if isinstance(chunk, (int, np.integer)) and chunk > 0 else None
 
 
@@ -175,7 +175,7 @@ class Claim:
     held
         What they are in.
     own
-        Those of `held` that nobody else reads: whoever claims them reads, and settles.
+        Those of `held` that no other reader reads: the one that claims them reads, and settles.
     which
         For each chunk the number of what it is in.
     first
@@ -219,7 +219,7 @@ class KeptBlocks:
         It must settle what it owns before it waits for what others read.
         """
         if self._process != os.getpid():
-            self.clear()  # nobody reads in a fork
+            self.clear()  # a fork has no readers
         with self._lock:
             own: list[Held] = []
             room = rows = 0

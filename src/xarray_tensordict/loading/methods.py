@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import xarray as xr
 
@@ -14,6 +14,30 @@ from ..dataset.records import infer_dataset
 if TYPE_CHECKING:
     from ..dataset.entries import Names, Unbatched
     from .batches import Batches
+
+
+class BatchOptions(TypedDict, total=False):
+    """The options that :meth:`LoadingMethods.batches` and :meth:`LoadingMethods.to_torch_dataset` share."""
+
+    shuffle: bool | Literal["full"]
+    seed: int | None
+    drop_last: bool
+    device: Any
+    window: Mapping[str, int] | None
+    stride: int | Mapping[str, int]
+    within: str | Key | None
+    gaps: str | Key | Mapping[str, Any] | None
+    include: Names | None
+    exclude: Names
+    coords: bool | Iterable[str]
+    unbatched: Unbatched
+    prefetch: int
+    buffer_size: int | None
+    keep: int
+    epoch: int
+    start: int
+    rank: int | None
+    world_size: int | None
 
 
 class LoadingMethods:
@@ -149,7 +173,7 @@ class LoadingMethods:
         batch_size: int | None = None,
         *,
         batch_dims: BatchDims | None = None,
-        **options: Any,
+        **options: Unpack[BatchOptions],
     ) -> Any:
         """Make a dataset for ``torch.utils.data.DataLoader``.
 
@@ -185,7 +209,7 @@ class LoadingMethods:
         """
         from .torch_datasets import torch_dataset
 
-        return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, options)
+        return torch_dataset(self._ds, self._inferred(batch_dims), batch_size, dict(options))
 
     def split(
         self, parts: Mapping[str, float], *, by: str | Key | None = None, seed: int | None = None

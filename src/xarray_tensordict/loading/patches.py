@@ -14,7 +14,7 @@ from ..tensors.reading import of_variable
 from ..tensors.values import from_codes, to_codes
 from .kept import Claim, Grid, Values
 from .order import Ints
-from .reader import Column, Part, RowReader, Wanted
+from .reader import Column, Part, Request, RowReader
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -80,8 +80,8 @@ def read_patches(reader: RowReader, corners: Sequence[Ints], widths: tuple[int, 
         column.held: _Boxes.over([(corners[axis], widths[axis]) for axis in column.held]) for column in reader.columns
     }
 
-    def plan(claims: list[Claim]) -> list[Wanted]:
-        return [_wanted(reader, number, held[column.held], claims) for number, column in enumerate(reader.columns)]
+    def plan(claims: list[Claim]) -> list[Request]:
+        return [_request(reader, number, held[column.held], claims) for number, column in enumerate(reader.columns)]
 
     parts: list[PatchPart | Part] = []
     for grid, (each, arrays) in zip(reader.grids, reader.fetch(plan), strict=True):
@@ -101,17 +101,17 @@ def read_patches(reader: RowReader, corners: Sequence[Ints], widths: tuple[int, 
     return parts
 
 
-def _wanted(reader: RowReader, number: int, boxes: _Boxes, claims: list[Claim]) -> Wanted:
+def _request(reader: RowReader, number: int, boxes: _Boxes, claims: list[Claim]) -> Request:
     """What to read of an entry: the chunks that its boxes lie in, where these are kept, else its boxes."""
     column, grid = reader.columns[number], reader.grids[number]
     if not column.held:
         nothing = np.empty(0, np.int64)
-        return reader.wanted(number, nothing, nothing, None, claims)
+        return reader.request(number, nothing, nothing, None, claims)
     if grid is None:
         jobs = [of_variable(column.entry.variable[key], column.entry.name, far=column.is_far) for key in boxes.keys]
-        return Wanted(column, [[job] for job in jobs], None)
+        return Request(column, [[job] for job in jobs], None)
     claim, reads = reader.claim(number, grid, boxes.chunks(grid), claims)
-    return Wanted(column, reads, None, claim=claim)
+    return Request(column, reads, None, claim=claim)
 
 
 def _from_chunks(grid: Grid, key: tuple[slice, ...], chunks: Ints, claim: Claim, arrays: list[Array]) -> Array:

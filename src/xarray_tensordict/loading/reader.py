@@ -66,11 +66,11 @@ class Column:
     raw: RawRows | None
 
     @classmethod
-    def of(cls, planned: Entry, lead: int) -> Column:
-        """The column of an entry whose rows are counted through the first `lead` batch dims."""
+    def of(cls, planned: Entry, leading: int) -> Column:
+        """The column of an entry whose rows are counted through the first `leading` batch dims."""
         entry = planned.lazy()
         batched = entry.entry_class != "unbatched" and entry.form != "value"
-        held = tuple(axis for axis in range(lead) if batched and axis not in entry.missing_axes)
+        held = tuple(axis for axis in range(leading) if batched and axis not in entry.missing_axes)
         raw = entry.raw
         return cls(planned, entry, held, None if raw is None or raw.array.is_compressed else raw)
 
@@ -146,10 +146,10 @@ class Column:
         return tensor_from_numpy(values, name=self.entry.name, torch_dtype=widened_dtype(self.entry))
 
     def _flat(self, values: Any) -> Any:
-        lead = values.ndim - (self.entry.variable.ndim - len(self.held))
-        return values.reshape((-1, *values.shape[lead:])) if self.held and lead > 1 else values
+        leading = values.ndim - (self.entry.variable.ndim - len(self.held))
+        return values.reshape((-1, *values.shape[leading:])) if self.held and leading > 1 else values
 
-    def placed(self, batch: GroupBatch, shape: Shape, lead: int) -> Entry:
+    def placed(self, batch: GroupBatch, shape: Shape, leading: int) -> Entry:
         """The entry in batches of one shape.
 
         Parameters
@@ -158,12 +158,12 @@ class Column:
             That of the tensordict which holds the entry.
         shape
             The leading shape of samples.
-        lead
+        leading
             How many batch dims are replaced by `shape`.
         """
         if self.entry.entry_class == "unbatched":
             return replace(self.entry, batch=batch)
-        later = (axis - lead + len(shape) for axis in self.entry.missing_axes if axis >= lead)
+        later = (axis - leading + len(shape) for axis in self.entry.missing_axes if axis >= leading)
         missing = (*range(0 if self.held else len(shape)), *later)
         return replace(self.entry, batch=batch, missing_axes=missing)
 
@@ -221,7 +221,7 @@ class Part:
 
 
 @dataclass
-class Wanted:
+class Request:
     """What is to be read of an entry, each of `reads` into an array of its own.
 
     Attributes
@@ -296,12 +296,12 @@ class RowReader:
         """Read rows, in any order and repeatedly; what costs more than a copy is read once."""
         rows, places = (asked, None) if self.is_straight else _distinct(asked)
 
-        def plan(claims: list[Claim]) -> list[Wanted]:
-            return [self.wanted(number, asked, rows, places, claims) for number in range(len(self.columns))]
+        def plan(claims: list[Claim]) -> list[Request]:
+            return [self.request(number, asked, rows, places, claims) for number in range(len(self.columns))]
 
-        return [self.part(wanted, arrays) for wanted, arrays in self.fetch(plan)]
+        return [self.part(request, arrays) for request, arrays in self.fetch(plan)]
 
-    def fetch(self, plan: Callable[[list[Claim]], list[Wanted]]) -> list[tuple[Wanted, list[Values]]]:
+    def fetch(self, plan: Callable[[list[Claim]], list[Request]]) -> list[tuple[Request, list[Values]]]:
         """Read at once what a plan asks for, and what it has claimed from where that is kept.
 
         Parameters
@@ -311,43 +311,43 @@ class RowReader:
         """
         claims: list[Claim] = []
         try:
-            wanted = plan(claims)
-            jobs = [job for each in wanted for reads in each.reads for job in reads]
+            requests = plan(claims)
+            jobs = [job for each in requests for reads in each.reads for job in reads]
             try:
                 read = iter(read_all(jobs))
             except Exception as error:
                 blame(error, jobs)
                 raise
-            made = [[each.column.tensor([next(read) for _ in reads]) for reads in each.reads] for each in wanted]
+            made = [[each.column.tensor([next(read) for _ in reads]) for reads in each.reads] for each in requests]
         except BaseException as error:
             for claim in claims:
                 self.kept.fail(claim.own, error)
             raise
-        for each, arrays in zip(wanted, made, strict=True):
+        for each, arrays in zip(requests, made, strict=True):
             if each.claim is not None:
                 self.kept.settle(each.claim.own, arrays)
         return [
             (each, arrays if each.claim is None else [held.values.result() for held in each.claim.held])
-            for each, arrays in zip(wanted, made, strict=True)
+            for each, arrays in zip(requests, made, strict=True)
         ]
 
-    def part(self, wanted: Wanted, arrays: list[Values]) -> Part:
+    def part(self, request: Request, arrays: list[Values]) -> Part:
         """The rows that were asked for, from what :meth:`fetch` gives."""
-        column = wanted.column
-        if wanted.claim is not None:
-            return Part(column, arrays, wanted.which, wanted.index, own=False)
-        own = column.raw is not None or column.entry.is_fresh or len(wanted.reads[0]) > 1
-        return Part(column, arrays, None, wanted.index, own)
+        column = request.column
+        if request.claim is not None:
+            return Part(column, arrays, request.which, request.index, own=False)
+        own = column.raw is not None or column.entry.is_fresh or len(request.reads[0]) > 1
+        return Part(column, arrays, None, request.index, own)
 
-    def wanted(self, number: int, asked: Ints, rows: Ints, places: Ints | None, claims: list[Claim]) -> Wanted:
+    def request(self, number: int, asked: Ints, rows: Ints, places: Ints | None, claims: list[Claim]) -> Request:
         """What to read of an entry, and where each of the rows that were asked for is in it; what is claimed is noted."""
         column = self.columns[number]
         if not column.held:
             claims.append(self.kept.claim(number, [0], [1], 0, pinned=True))
-            return Wanted(column, [[of_entry(column.entry)] for _ in claims[-1].own], None, claim=claims[-1])
+            return Request(column, [[of_entry(column.entry)] for _ in claims[-1].own], None, claim=claims[-1])
         if column.raw is not None and len(self.sizes) == 1:
             # to put its rows in order afterwards would be a second copy
-            return Wanted(column, [[column.along(asked, self._maps)]], None)
+            return Request(column, [[column.along(asked, self._maps)]], None)
         held = [self.sizes[axis] for axis in column.held]
         if len(held) < len(self.sizes):
             coords = np.unravel_index(rows, self.sizes)
@@ -358,20 +358,20 @@ class RowReader:
         if grid is not None and len(rows):
             return self._claimed(number, grid, rows, places, claims)
         if len(held) == 1:
-            return Wanted(column, [[column.along(rows, self._maps)]], places)
+            return Request(column, [[column.along(rows, self._maps)]], places)
         reads, place = column.block(rows, held)
         if place is not None:
             places = place if places is None else place[places]
-        return Wanted(column, [reads], places)
+        return Request(column, [reads], places)
 
-    def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> Wanted:
+    def _claimed(self, number: int, grid: Grid, rows: Ints, places: Ints | None, claims: list[Claim]) -> Request:
         """The chunks that rows are in."""
         chunks, inside = grid.place(rows)
         numbers, chunk = np.unique(chunks, return_inverse=True)
         claim, reads = self.claim(number, grid, numbers, claims)
         chunk, inside = (chunk, inside) if places is None else (chunk[places], inside[places])
         which = claim.which[chunk] if len(claim.held) > 1 else None
-        return Wanted(self.columns[number], reads, claim.first[chunk] + inside, which, claim)
+        return Request(self.columns[number], reads, claim.first[chunk] + inside, which, claim)
 
     def claim(self, number: int, grid: Grid, chunks: Ints, claims: list[Claim]) -> tuple[Claim, list[list[Read]]]:
         """Claim chunks of a column, and the reads of those that are not kept already."""
@@ -398,11 +398,11 @@ class RowReader:
 
     # --- TensorDicts ---
 
-    def join(self, pieces: Sequence[Sequence[Values]]) -> list[Values]:
+    def join(self, parts: Sequence[Sequence[Values]]) -> list[Values]:
         """The values of several reads as those of one."""
         return [
             values[0] if not column.held else _concatenated(values)
-            for column, values in zip(self.columns, zip(*pieces, strict=True), strict=True)
+            for column, values in zip(self.columns, zip(*parts, strict=True), strict=True)
         ]
 
     def assemble(self, picked: Sequence[Values], shape: Shape) -> TensorDict:
@@ -427,12 +427,12 @@ class RowReader:
 
     def _made_for(self, shape: Shape) -> tuple[Frame, list[Entry | None]]:
         """The tensordicts to be filled, and the entries as they are in them; None where rows go in as they are."""
-        lead = len(self.sizes)
+        leading = len(self.sizes)
         batches = {
-            key: replace(batch, dims=(*self._names, *batch.dims[lead:]), sizes=(*shape, *batch.sizes[lead:]))
+            key: replace(batch, dims=(*self._names, *batch.dims[leading:]), sizes=(*shape, *batch.sizes[leading:]))
             for key, batch in self._batches.items()
         }
-        placed = ((column, column.placed(batches[column.entry.key[:-1]], shape, lead)) for column in self.columns)
+        placed = ((column, column.placed(batches[column.entry.key[:-1]], shape, leading)) for column in self.columns)
         entries = [None if c.held and entry.is_plain and len(shape) == 1 else entry for c, entry in placed]
         return Frame(batches, self._keys), entries
 
@@ -473,13 +473,13 @@ def blame(error: BaseException, jobs: Sequence[Read]) -> None:
     for job in jobs:
         try:
             read_all([job])
-        except Exception:  # whatever it is, it was raised already
+        except Exception:  # it was raised already
             error.add_note(f"while reading the variable {job.name!r}; exclude=[{job.name!r}] leaves it out")
             return
 
 
 def _warn_of_repeats(columns: Sequence[Column]) -> None:
-    """Warn of graphs of dask that each batch goes through anew, such as a mean over all rows that nobody computed yet."""
+    """Warn of graphs of dask that each batch goes through anew, such as a mean over all rows that are not computed yet."""
     chunked = [
         column
         for column in columns

@@ -29,7 +29,7 @@ MOST_ROWS = 2**40
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a table of ``[lead, time]``, in its order.
+    """The windows of a table of ``[leading, time]``, in its order.
 
     Attributes
     ----------
@@ -233,8 +233,8 @@ def for_windows(ds: xr.Dataset, inference: Inference, window: Any) -> Inference:
     for dim in window:
         if dim not in ds.dims:
             raise ValueError(f"window: there is no dim {dim!r}; {there_are(str(dim), [str(name) for name in ds.dims])}")
-    lead = max((place + 1 for place, dim in enumerate(dims) if dim in window), default=len(dims))
-    order = [*dims[:lead], *(dim for dim in window if dim not in dims), *dims[lead:]]
+    leading = max((place + 1 for place, dim in enumerate(dims) if dim in window), default=len(dims))
+    order = [*dims[:leading], *(dim for dim in window if dim not in dims), *dims[leading:]]
     return inference if order == dims else infer_dataset(ds, given=order)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ def split(
         raise ValueError(
             f"there is no batch dim to split along: {inference.reason}. Set it with ds.td.set_batch_dims(...)"
         )
+    if not isinstance(by, Hashable):
+        raise TypeError(f"by: expected the name of one variable, or None, found {by!r}")
     label: str | None = entry_name(by)
     dim, unit, what = _chunks(ds, dims[0]) if label is None else _values(ds, label, dims)
     sizes = np.bincount(unit)

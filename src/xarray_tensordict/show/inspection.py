@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Unpack
 
 import xarray as xr
 
@@ -16,7 +16,7 @@ from ..core.naming import printable
 from ..dataset.entries import Entry
 from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group
-from ..lazy.persistent import persistent_from_dataset
+from ..lazy.persistent import OpenOptions, persistent_from_dataset
 from ..tensors.reading import tensor_dtype
 from .summary import LONGEST, Summary, summarize, summary_text, wrapped
 
@@ -82,7 +82,7 @@ class Inspection:
         return f"<pre>{escape(self.text())}</pre>"
 
 
-def inspect(store: Any, **engine_keywords: Any) -> Inspection:
+def inspect(store: Any, **engine_keywords: Unpack[OpenOptions]) -> Inspection:
     """Show what a store is, its batch and why, and how to open it; no array is read, nothing is written.
 
     Parameters
@@ -115,13 +115,14 @@ def inspect(store: Any, **engine_keywords: Any) -> Inspection:
     source = find_source(store)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords) as ds:
+        keywords: dict[str, Any] = dict(engine_keywords)
+        with xr.open_dataset(store, engine="tensordict", cache=False, **keywords) as ds:
             summary = summarize(ds, ds.td.infer(), longest=None)
             ptd = persistent_from_dataset(ds)
             entries = tuple(_entries(ptd.file))
             batch_size, names = tuple(ptd.batch_size), tuple(ptd.names)
     messages = tuple(dict.fromkeys(str(each.message) for each in caught if each.category is not DeprecationWarning))
-    opened = _opening_lines(store, engine_keywords, as_tree=bool(summary.hidden))
+    opened = _opening_lines(store, keywords, as_tree=bool(summary.hidden))
     return Inspection(source.description, source.kind, summary, batch_size, names, entries, messages, opened)
 
 

@@ -183,8 +183,8 @@ def _sections(plan: Plan, longest: int | None) -> list[Section]:
 
 
 def _row(entry: Entry) -> Row:
-    lead = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
-    features = tuple(entry.shape[lead:])
+    leading = len(entry.batch.sizes) if entry.entry_class != "unbatched" else 0
+    features = tuple(entry.shape[leading:])
     dims = tuple(str(dim) for dim in entry.variable.dims)
     return Row(entry.name, _dtype_text(entry), features, dims, layout_text(entry.variable))
 

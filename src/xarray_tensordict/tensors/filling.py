@@ -70,20 +70,20 @@ def in_blocks(
         return None
     variable = positional(entry.variable)
     far = reads_far(variable)
-    pieces = pieces_of(backend)
-    piece = 0 if pieces is None else math.prod(pieces) * variable.dtype.itemsize
+    chunk_shape = chunk_shape_of(backend)
+    chunk_bytes = 0 if chunk_shape is None else math.prod(chunk_shape) * variable.dtype.itemsize
     plain = entry.torch_dtype is None and is_bare(variable)
     plain = plain and variable.dtype.isnative and variable.dtype.kind in "biufc"
-    if plain and target is None and (far or piece < block_bytes):
+    if plain and target is None and (far or chunk_bytes < block_bytes):
         return None  # what reads it takes little more than the result
-    grid = _grid(variable, pieces, block_bytes)
+    grid = _grid(variable, chunk_shape, block_bytes)
     if plain and target is None and len(grid) == 1:
         return None
     # more threads than cores would decode no faster, and each holds blocks
     if far:
-        threads = max(1, min(AT_ONCE, AHEAD_BYTES // max(piece, block_bytes)))
+        threads = max(1, min(AT_ONCE, AHEAD_BYTES // max(chunk_bytes, block_bytes)))
     else:
-        threads = max(1, min(THREADS, _CORES, _TOGETHER // max(piece, 1)))
+        threads = max(1, min(THREADS, _CORES, _TOGETHER // max(chunk_bytes, 1)))
     reuse_memory()
     try:
         tensor = _empty(variable.shape, dtype) if target is None else target
@@ -111,9 +111,9 @@ class _Filled:
         blocks = list(_split(part.shape, row_blocks(part.shape, part.dtype.itemsize, self.block_bytes)))
         if len(blocks) > 1:
             stored = backend_array(part)
-            pieces = pieces_of(stored)
-            if pieces is not None:
-                part = on_backend(part, HeldPiece(stored, pieces))
+            chunk_shape = chunk_shape_of(stored)
+            if chunk_shape is not None:
+                part = on_backend(part, HeldChunk(stored, chunk_shape))
         target = self.tensor[key]
         if not all(self._put(target[block], read(part[block])) for block in blocks):
             self._differs = True
@@ -147,13 +147,13 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
 
 
-def _grid(variable: xr.Variable, pieces: tuple[int, ...] | None, block_bytes: int) -> list[Block]:
+def _grid(variable: xr.Variable, chunk_shape: tuple[int, ...] | None, block_bytes: int) -> list[Block]:
     """Blocks of whole chunks of the store, as far as the variable shows them."""
     shape, itemsize = variable.shape, variable.dtype.itemsize
-    if pieces is None:
+    if chunk_shape is None:
         return list(_split(shape, row_blocks(shape, itemsize, block_bytes)))
     places = [stored_place(variable, axis) for axis in range(variable.ndim)]
-    own = [size if place is None else pieces[place[0]] for place, size in zip(places, shape, strict=True)]
+    own = [size if place is None else chunk_shape[place[0]] for place, size in zip(places, shape, strict=True)]
     steps = merged_chunks(own, shape, itemsize, block_bytes)
     cuts = [
         [0, size] if place is None else borders(place[1], step)
@@ -176,15 +176,15 @@ def _split(shape: Sequence[int], block: Sequence[int]) -> Iterator[Block]:
 # --- what a store reads at once ---------------------------------------------------------------------------------------
 
 
-def pieces_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | None:
+def chunk_shape_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | None:
     """The shape of what is read as a whole: a chunk, or a shard that is no larger. None where any part is read by itself."""
     if isinstance(array, WidenedArray):
-        return pieces_of(array.wrapped, shard_bytes)
+        return chunk_shape_of(array.wrapped, shard_bytes)
     if isinstance(array, FieldArray):
-        found = pieces_of(array.wrapped, shard_bytes)
+        found = chunk_shape_of(array.wrapped, shard_bytes)
         return None if found is None else (*found, *array.shape[len(found) :])
     if isinstance(array, RawArray):
-        return array.pieces
+        return array.chunk_shape
     if isinstance(array, Hdf5Array):
         return array.chunks
     stored = zarr_array(array)
@@ -201,12 +201,12 @@ def pieces_of(array: Any, shard_bytes: int | None = None) -> tuple[int, ...] | N
         return tuple(array.shape)
 
 
-class HeldPiece(OuterArray):
+class HeldChunk(OuterArray):
     """Reads whole chunks of another array, and keeps the last one: what is asked for next is taken from there."""
 
-    def __init__(self, array: Any, pieces: tuple[int, ...]) -> None:
+    def __init__(self, array: Any, chunk_shape: tuple[int, ...]) -> None:
         self._array = array
-        self._pieces = pieces
+        self._chunk_shape = chunk_shape
         self.dtype = np.dtype(array.dtype)
         self.shape = tuple(array.shape)
         self._held: tuple[tuple[slice, ...], np.ndarray[Any, Any]] | None = None
@@ -218,13 +218,13 @@ class HeldPiece(OuterArray):
             hull.start <= first and stop <= hull.stop for hull, (first, stop) in zip(self._held[0], spans, strict=True)
         ):
             hull = tuple(
-                slice(first // piece * piece, min(-(-stop // piece) * piece, size), 1)
-                for (first, stop), piece, size in zip(spans, self._pieces, self.shape, strict=True)
+                slice(first // chunk_length * chunk_length, min(-(-stop // chunk_length) * chunk_length, size), 1)
+                for (first, stop), chunk_length, size in zip(spans, self._chunk_shape, self.shape, strict=True)
             )
             self._held = None  # not two at a time
             self._held = hull, read_outer(self._array, hull)
         hull, values = self._held
-        moved = [_moved(part, lead.start, size) for part, lead, size in zip(key, hull, self.shape, strict=True)]
+        moved = [_moved(part, box.start, size) for part, box, size in zip(key, hull, self.shape, strict=True)]
         # what was asked for must not keep the whole chunk, nor be changed with it
         return np.array(read_outer(values, tuple(moved)))
 

@@ -24,7 +24,6 @@ from ..core.naming import td_names
 from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Names, Plan, Unbatched, plan_entries
 from ..dataset.records import infer_dataset, opening_notes
-from ..dataset.trees import flat_view
 from ..formats.raw.arrays import RawArray, RawRows, uncoded
 from ..formats.raw.files import THREADS, Kept, at_once
 from ..formats.zarr.remote import AT_ONCE
@@ -396,12 +395,6 @@ def _leaves(plan: Plan, *, copy: bool | None, unbatched: Unbatched, into: Mappin
         except (OverflowError, TypeError) as error:
             plan.left_out[entry.name] = str(error)
     return leaves
-
-
-def tree_to_tensordict(dt: xr.DataTree, batch_dims: BatchDims | None = None, **options: Any) -> Any:
-    """Convert a DataTree to nested tensordicts, each node with its own batch."""
-    flat, inference = flat_view(dt, batch_dims)
-    return to_tensordict(flat, inference=inference, **options)
 
 
 class Frame:

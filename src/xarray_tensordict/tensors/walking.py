@@ -393,25 +393,28 @@ class Namer:
     # -- all axes of a leaf --------------------------------------------------------------------------------------------
 
     def _axes(self, leaf: Leaf, batch: Dims) -> Dims:
-        lead = batch[: leaf.batch_axes]
-        names: tuple[str | None, ...] = (*lead, *self._features_from_template(leaf, lead))
+        leading = batch[: leaf.batch_axes]
+        names: tuple[str | None, ...] = (*leading, *self._features_from_template(leaf, leading))
         given = self.given.get(leaf.key)
         if given is not None:
-            behind = len(leaf.shape) - len(lead)
+            behind = len(leaf.shape) - len(leading)
             most = len(leaf.shape) if self._is_full(leaf, given) else behind
             if len(given) != most if ... not in given else len(given) - 1 > most:
                 raise ValueError(
                     f"dims: expected {behind} names for the axes of {leaf.name!r} behind the batch, or "
-                    f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(lead)}), "
+                    f"{len(leaf.shape)} for all (shape {list(leaf.shape)}, batch dims {list(leading)}), "
                     f"found {len(given)}: {given!r}"
                 )
-            for axis, (name, one) in enumerate(zip(self._full_names(leaf), lead, strict=False)):
+            for axis, (name, one) in enumerate(zip(self._full_names(leaf), leading, strict=False)):
                 if name is not None and name != one:
                     raise ValueError(
                         f"dims: {leaf.name!r} calls batch axis {axis} {name!r}, and it is called {one!r}; give the "
                         f"batch axes one name, or only name the axes behind them"
                     )
-            names = (*lead, *given_dims({leaf.name: given}, leaf.key, names, leaf.shape, batch=lead)[len(lead) :])
+            names = (
+                *leading,
+                *given_dims({leaf.name: given}, leaf.key, names, leaf.shape, batch=leading)[len(leading) :],
+            )
         elif leaf.key in self.references and None not in names and len({*self.references[leaf.key].dims}) < len(names):
             # xarray allows, and so does a template, what is called twice, as long as it is not resolved here
             return tuple(str(name) for name in names)

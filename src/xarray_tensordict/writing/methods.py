@@ -18,13 +18,15 @@ from .stored_form import Layout
 
 ZarrMode = Literal["w", "w-", "a", "a-", "r+"]
 
+_LARGEST = (1 << 63) - 1
+"""No chunk is longer, in rows or in bytes."""
 _REFUSED = frozenset({"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"})
 
 
 class WritingMethods:
-    """The part of ``ds.td`` that writes zarr stores and HDF5 files."""
+    """The part of ``ds.td`` and ``dt.td`` that writes zarr stores and HDF5 files."""
 
-    _ds: xr.Dataset
+    _written: xr.Dataset | xr.DataTree
 
     def to_zarr(
         self,
@@ -45,7 +47,7 @@ class WritingMethods:
         zarr_format: Literal[2, 3] | None = None,
         consolidated: bool | None = None,
     ) -> Any:
-        """Write a Dataset to a zarr store that tensordict and xarray both read.
+        """Write a Dataset, or a tree with a group for each node, to a zarr store that tensordict and xarray both read.
 
         This package reads completely what each writer writes. ``ds.to_zarr(path)`` of plain xarray and ``layout="xarray"`` are for
         readers with plain xarray, the default is for readers with plain tensordict: ``xr.open_zarr`` shows no ``lat`` or mask of it.
@@ -132,7 +134,7 @@ class WritingMethods:
         True
         """
         options = dict(locals())
-        return write_zarr(options.pop("self")._ds, **options)
+        return write_zarr(options.pop("self")._written, **options)
 
     def to_h5(
         self,
@@ -148,7 +150,7 @@ class WritingMethods:
         compute: bool = True,
         progress: bool = False,
     ) -> Any:
-        """Write a Dataset to an HDF5 file that tensordict and xarray both read.
+        """Write a Dataset, or a tree with a group for each node, to an HDF5 file that tensordict and xarray both read.
 
         Parameters
         ----------
@@ -210,7 +212,7 @@ class WritingMethods:
         torch.Size([4, 3])
         """
         options = dict(locals())
-        return write_h5(options.pop("self")._ds, **options)
+        return write_h5(options.pop("self")._written, **options)
 
 
 def write_zarr(
@@ -290,7 +292,8 @@ def _checked_sizes(argument: str, sizes: Any, dims: Mapping[str, int]) -> dict[s
         if dim not in dims:
             raise ValueError(f"{argument}: there is no dim {dim!r}; {there_are(dim, dims, 'the dims there are')}")
         number = _bytes(size) if isinstance(size, str) else size
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or (number < 1 and number != -1):
+        whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if number is None or not whole or (number < 1 and number != -1) or number > _LARGEST:
             raise ValueError(
                 f"{argument}: expected a size of at least 1, -1 for the whole dim, or bytes such as '1MiB' for {dim!r}, "
                 f"found {size!r}"
@@ -303,8 +306,8 @@ def _bytes(text: str) -> Bytes | None:
     from dask.utils import parse_bytes
 
     with suppress(ValueError, OverflowError):
-        if re.match(r"[\d.]+\s*[A-Za-z]", text):
-            return Bytes(parse_bytes(text))
+        if re.match(r"[\d.]+\s*[A-Za-z]", text) and (number := parse_bytes(text)) <= _LARGEST:
+            return Bytes(number)
     return None
 
 

@@ -57,10 +57,10 @@ def _blocks(variable: xr.Variable) -> tuple[int, ...]:
     preferred = variable.encoding.get("preferred_chunks") or {}
     free = isinstance(preferred, PreferredChunks) and not preferred.stored
     sizes = dict(preferred.items())
-    pieces = [sizes.get(dim, size) for dim, size in variable.sizes.items()]
-    if free or not sizes or len(pieces) != variable.ndim or not all(isinstance(piece, int) for piece in pieces):
+    chunk_shape = [sizes.get(dim, size) for dim, size in variable.sizes.items()]
+    if free or not sizes or len(chunk_shape) != variable.ndim or not all(isinstance(each, int) for each in chunk_shape):
         return row_blocks(variable.shape, variable.dtype.itemsize, STREAM_BYTES)
-    return merged_chunks(pieces, variable.shape, variable.dtype.itemsize, STREAM_BYTES)
+    return merged_chunks(chunk_shape, variable.shape, variable.dtype.itemsize, STREAM_BYTES)
 
 
 # -- functions of values -----------------------------------------------------------------------------------------------

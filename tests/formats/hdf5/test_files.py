@@ -268,7 +268,7 @@ def test_forks_while_other_threads_read_can_read(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_a_fork_by_whoever_holds_the_lock_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_by_the_holder_of_the_lock_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from xarray.backends.locks import HDF5_LOCK
 
     monkeypatch.setattr("xarray_tensordict.formats.hdf5.file._FORK_WAITS", 0.2)

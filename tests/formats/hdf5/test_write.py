@@ -267,7 +267,7 @@ def _fail(block: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["w-", "x"])
-def test_an_existing_file_is_refused_where_the_mode_says_so(path, mode):
+def test_an_existing_file_is_refused_where_the_mode_asks_for_that(path, mode):
     era().td.to_h5(path, mode=mode)
     with pytest.raises(FileExistsError, match="mode='w'"):
         era(2).td.to_h5(path, mode=mode)

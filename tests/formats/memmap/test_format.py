@@ -1,4 +1,4 @@
-"""Memory-mapped tensordicts and checkpoints of replay buffers, through both doors."""
+"""Memory-mapped tensordicts and checkpoints of replay buffers, through both libraries."""
 
 import json
 import pickle

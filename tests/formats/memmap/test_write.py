@@ -160,7 +160,7 @@ def test_dtypes_that_numpy_lacks_keep_their_bits(path, tmp_path, dtype, chunked)
     assert (path / "meta.json").read_bytes() == (tmp_path / "source" / "meta.json").read_bytes()
 
 
-def test_a_dtype_that_tensordict_cannot_load_again_is_told_of(path, tmp_path):
+def test_a_dtype_that_tensordict_cannot_load_again_is_reported(path, tmp_path):
     TensorDict({"x": torch.ones(4).to(torch.float8_e5m2), "y": torch.ones(4)}, [4]).memmap(tmp_path / "source")
     with xr.open_dataset(tmp_path / "source", engine="tensordict") as ds:
         with pytest.warns(UserWarning, match=r"\['x'\] are of dtypes that tensordict writes .* and cannot load again"):

@@ -85,7 +85,7 @@ def test_chunks_of_whole_rows_are_read_without_zarr(layout, rows, tmp_path, no_l
 
 @pytest.mark.parametrize("layout", ["zarr2", "zarr3"])
 def test_large_rows_cross_chunks_in_one_read(layout, tmp_path, no_library, monkeypatch):
-    monkeypatch.setattr(raw_files, "_PIECE", 5000)  # neither a row nor a chunk
+    monkeypatch.setattr(raw_files, "_PART", 5000)  # neither a row nor a chunk
     array = values((ROWS, 1200))
     path = write(tmp_path / "s", array, layout, chunks=(5, 1200))
     with open_persistent(path) as ptd:

@@ -139,7 +139,7 @@ def test_attributes_of_arrays_that_are_alike_are_their_own(tmp_path: Path) -> No
     assert "changed" not in ds["x2"].encoding
 
 
-def test_values_that_are_equal_in_python_and_not_in_json_are_told_apart(tmp_path: Path) -> None:
+def test_values_that_are_equal_in_python_and_not_in_json_are_distinguished(tmp_path: Path) -> None:
     root = zarr.create_group(str(tmp_path / "s.zarr"))
     first = {
         "shape": [2],

@@ -166,11 +166,11 @@ def test_guessing_asks_for_nothing(s3: S3Server, name: str) -> None:
     assert s3.asked() == []
 
 
-# -- both doors, bare libraries ----------------------------------------------------------------------------------------
+# -- both libraries, bare libraries ----------------------------------------------------------------------------------------
 
 
 @ALL_KINDS
-def test_it_comes_back_as_it_was_through_every_door(
+def test_it_comes_back_as_it_was_in_every_library(
     s3: S3Server, name: str, way: str, zarr_format: Any, layout: Any
 ) -> None:
     store, keywords = place(s3, way, name)

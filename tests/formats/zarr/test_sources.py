@@ -51,7 +51,7 @@ def test_a_group_without_a_document_is_found_in_a_store_that_is_no_folder() -> N
 
 
 @FORMATS
-def test_folders_that_hold_no_group_are_nobody_s_business(tmp_path: Path, zarr_format: int, recwarn: Any) -> None:
+def test_folders_that_hold_no_group_are_ignored(tmp_path: Path, zarr_format: int, recwarn: Any) -> None:
     path = tmp_path / "s.zarr"
     zarr.open_group(path, mode="w", zarr_format=zarr_format).create_array("x", data=np.ones(3))
     (path / ".git" / "objects").mkdir(parents=True)

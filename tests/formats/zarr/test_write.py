@@ -647,7 +647,7 @@ def test_with_layout_xarray_the_record_is_written_where_tensordict_can_honour_it
 
 
 @pytest.mark.parametrize("consolidated", [None, True, False])
-def test_metadata_is_consolidated_unless_it_is_not_wanted(path, consolidated):
+def test_metadata_is_consolidated_unless_it_is_turned_off(path, consolidated):
     era().td.to_zarr(path, consolidated=consolidated)
     found = zarr.open_group(path, mode="r").metadata.consolidated_metadata
     assert (found is None) == (consolidated is False)

@@ -177,14 +177,14 @@ def _stored_array(
     opened = OpenedDataset(facts.source, path, fingerprint, is_linked, parts)
     chunks = dataset.chunks if dataset.shape else None
     fill = _fill_value(facts, dataset, element, attrs, fields) if shape != dataset.shape else None
-    pieces = None if chunks is None or element.is_value else (*chunks, *element.axes)
-    data: Hdf5Array | RawArray = Hdf5Array(opened, element, shape, pieces, fields, fill)
+    chunk_shape = None if chunks is None or element.is_value else (*chunks, *element.axes)
+    data: Hdf5Array | RawArray = Hdf5Array(opened, element, shape, chunk_shape, fields, fill)
     if element.convert is None and not (element.axes or fields or element.is_value) and shape == dataset.shape:
         raw = as_raw(opened, dataset, element.dtype, data)
         data = data if raw is None else raw
     dims = () if element.is_value else (*(axis.name for axis in axes), *(None for _ in element.axes))
-    encoding = _encoding(dataset, data, pieces)
-    return StoredArray(name, data, dims, attrs, encoding, grows, pieces=pieces, merges=TINY)
+    encoding = _encoding(dataset, data, chunk_shape)
+    return StoredArray(name, data, dims, attrs, encoding, grows, chunk_shape=chunk_shape, merges=TINY)
 
 
 def _fill_value(

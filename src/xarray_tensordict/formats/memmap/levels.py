@@ -61,10 +61,12 @@ class Level:
         encoding = {} if torch_dtype is None else {"torch_dtype": torch_dtype}
         shape = tuple(data.shape)
         # a compressed entry is decompressed from its beginning for each row
-        pieces = shape if getattr(data, "is_compressed", False) else None
+        chunk_shape = shape if getattr(data, "is_compressed", False) else None
         if torch_dtype is not None and data.dtype.kind == "u":
             data = WidenedArray(data, torch_dtype)
-        self.arrays[name] = StoredArray(name, data, (None,) * len(shape), {}, encoding, raw=bool(shape), pieces=pieces)
+        self.arrays[name] = StoredArray(
+            name, data, (None,) * len(shape), {}, encoding, raw=bool(shape), chunk_shape=chunk_shape
+        )
 
 
 def stack_shape(data: Any, batch: tuple[int, ...]) -> tuple[int, ...]:

@@ -27,7 +27,6 @@ from ...core.unbatched_entry import encode_array
 from ...core.values import CODE_DTYPES, same_object, to_json
 from ...dataset.entries import Entry, Names, Plan, Unbatched, plan_entries
 from ...dataset.records import classes_of, infer_dataset
-from ...dataset.trees import flat_view
 from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
@@ -90,12 +89,6 @@ def to_memmap(
         remove(staged)
         raise
     return Written(os.fsdecode(path), plan.batches[()], job.kept)
-
-
-def tree_to_memmap(dt: xr.DataTree, path: Any, batch_dims: BatchDims | None = None, **options: Any) -> Any:
-    """Write a DataTree as nested memory-mapped tensordicts, each node with its own batch."""
-    flat, inference = flat_view(dt, batch_dims)
-    return to_memmap(flat, path, inference=inference, **options)
 
 
 # -- checks, before anything is written --------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class RawArray(BackendArray):
         return bool(getattr(self.data, "is_compressed", False))
 
     @property
-    def pieces(self) -> tuple[int, ...] | None:
+    def chunk_shape(self) -> tuple[int, ...] | None:
         """The shape of what has to be decompressed as a whole; None where rows are read by themselves."""
         if not self.is_compressed:
             return None
@@ -127,23 +127,23 @@ class RawArray(BackendArray):
         self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None
     ) -> np.ndarray[Any, Any] | None:
         """The rows of a selection that is not empty; None where their bytes cannot be read one after the other."""
-        piece = self.row_size
-        lead: tuple[int, ...] = ()
+        nbytes = self.row_size
+        leading: tuple[int, ...] = ()
         if not self.shape:
             starts = np.zeros(1, np.int64)
         elif isinstance(rows, slice):
             numbers = range(self.shape[0])[rows]
-            lead = (len(numbers),)
+            leading = (len(numbers),)
             if numbers.step == 1 or len(numbers) == 1:
-                starts, piece = np.array([numbers[0] * piece], np.int64), len(numbers) * piece
+                starts, nbytes = np.array([numbers[0] * nbytes], np.int64), len(numbers) * nbytes
             else:
-                starts = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * piece
+                starts = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64) * nbytes
         else:
             counted = counted_from_start(np.asarray(rows, np.int64), self.shape[0])
-            lead, starts = counted.shape, counted.reshape(-1) * piece
+            leading, starts = counted.shape, counted.reshape(-1) * nbytes
         if out is None:
-            out = np.empty((*lead, *self.shape[1:]), self.dtype)
-        return out if self.data.rows(starts, out.reshape(-1).view(np.uint8).reshape(-1, piece), kept) else None
+            out = np.empty((*leading, *self.shape[1:]), self.dtype)
+        return out if self.data.rows(starts, out.reshape(-1).view(np.uint8).reshape(-1, nbytes), kept) else None
 
     def _parts(self, key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
         """Any selection that is not empty, from a view of the rows from the first one to the last."""

@@ -1,8 +1,8 @@
 """Bytes of arrays that lie in files as they are in memory: read into their place, or picked from a map of the file.
 
-What lies together is read into the destination. Many small pieces are copied from a read-only map, for one read or, with
-:class:`Kept`, for all reads of whoever reads one batch after the other; the size of the file is looked at before each.
-A map never leaves this package: whoever reads copies what it selects. (A write to a read-only map kills the process, and
+What lies together is read into the destination. Many small ranges are copied from a read-only map, for one read or, with
+:class:`Kept`, for all reads of a reader of one batch after the other; the size of the file is looked at before each.
+A map never leaves this package: a read copies what it selects. (A write to a read-only map kills the process, and
 so does a read behind the end of a file.) The one exception is :meth:`Bytes.private`, a copy-on-write map that can be
 written to.
 """
@@ -34,10 +34,10 @@ DECODERS = min(THREADS, os.cpu_count() or 1)
 """How many chunks are decoded at once: threads without a core of their own take longer (measured on 2: 155 ms, 203 with 4)."""
 BESIDE_OTHERS: ContextVar[bool] = ContextVar("xarray-tensordict reads beside others", default=False)
 """Whether this thread is one of several that read at the same time."""
-_PIECE = 2**23
-"""Rows and ranges that are larger are read in pieces, at once (measured on 2 cores: 200 MB in 35 ms, not in 48)."""
+_PART = 2**23
+"""Rows and ranges that are larger are read in parts, at once (measured on 2 cores: 200 MB in 35 ms, not in 48)."""
 LONG_ROW = 2**18
-"""Rows that are larger are read in pieces, too, and those that follow each other as one."""
+"""Rows that are larger are read in parts, too, and those that follow each other as one."""
 _PAGE = 4096
 """From this size on to read a row takes less than to fault in its pages (measured, 64 rows of 12 kB: 0.1 ms, 0.2 to 0.3 ms
 through a new map, 0.06 ms through one that has been read before)."""
@@ -86,7 +86,7 @@ class Kept:
         Parameters
         ----------
         name
-            The path, or what else tells the files of a reader apart.
+            The path, or what else distinguishes the files of a reader.
         """
         key = (name, offset, size)
         # while a file is mapped no other one gets its number
@@ -119,7 +119,7 @@ class Bytes(Protocol):
         ValueError, OSError
             Where there are fewer bytes than there have to be.
         NotRawError
-            Where the bytes are not there at all, and the library of the format tells why.
+            Where the bytes are not there at all, and the library of the format names the reason.
         """
 
     def rows(self, starts: Places, out: Buffer, kept: Kept | None = None) -> bool:
@@ -169,7 +169,7 @@ class PlainFiles(ABC):
         """How messages call a file."""
 
     def place(self, number: int) -> tuple[str, int] | None:
-        """The path of a file, and where in it the bytes begin; None where only to open it tells."""
+        """The path of a file, and where in it the bytes begin; None where only opening it shows that."""
         return None
 
     def mapped(self, number: int, kept: Kept) -> Buffer | None:
@@ -202,7 +202,7 @@ class PlainFiles(ABC):
         length = out.shape[1]
         if not out.size:
             return True
-        if len(starts) == 1 and kept is not None and length <= _PIECE:
+        if len(starts) == 1 and kept is not None and length <= _PART:
             self._range(int(starts[0]), out[0], kept)
             return True
         if length >= LONG_ROW or len(starts) == 1:
@@ -210,27 +210,27 @@ class PlainFiles(ABC):
             return True
         if self.part % length:
             return False
-        step = max(1, _PIECE // length)
-        pieces = [slice(first, first + step) for first in range(0, len(starts), step)]
-        at_once(lambda piece: self._small_rows(starts[piece], out[piece], kept), pieces)
+        step = max(1, _PART // length)
+        parts = [slice(first, first + step) for first in range(0, len(starts), step)]
+        at_once(lambda part: self._small_rows(starts[part], out[part], kept), parts)
         return True
 
     def _large_rows(self, starts: Places, out: Buffer) -> None:
-        """Rows one by one, those that follow each other as one: what is larger than a piece in pieces, many at once."""
+        """Rows one by one, those that follow each other as one: what is larger than a part in parts, many at once."""
         cuts = [0, *(np.flatnonzero(np.diff(starts) != out.shape[1]) + 1).tolist(), len(starts)]
-        wanted = [
-            (int(starts[lo]) + skipped, out[lo:hi].reshape(-1)[skipped : skipped + _PIECE])
+        rows_to_read = [
+            (int(starts[lo]) + skipped, out[lo:hi].reshape(-1)[skipped : skipped + _PART])
             for lo, hi in pairwise(cuts)
-            for skipped in range(0, (hi - lo) * out.shape[1], _PIECE)
+            for skipped in range(0, (hi - lo) * out.shape[1], _PART)
         ]
-        count = -(-len(wanted) // -(-out.nbytes // _PIECE))  # so that a task reads about a piece
-        at_once(self._copy, [wanted[first : first + count] for first in range(0, len(wanted), count)])
+        count = -(-len(rows_to_read) // -(-out.nbytes // _PART))  # so that a task reads about a part
+        at_once(self._copy, [rows_to_read[first : first + count] for first in range(0, len(rows_to_read), count)])
 
-    def _copy(self, wanted: list[tuple[int, Buffer]]) -> None:
-        wanted = sorted(wanted, key=lambda found: found[0])
+    def _copy(self, rows_to_read: list[tuple[int, Buffer]]) -> None:
+        rows_to_read = sorted(rows_to_read, key=lambda found: found[0])
         opened, fileno, offset = -1, -1, 0
         with ExitStack() as stack:
-            for start, row in wanted:
+            for start, row in rows_to_read:
                 left = row.data
                 while left.nbytes:
                     number, inside = divmod(start, self.part)

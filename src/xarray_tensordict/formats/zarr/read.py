@@ -423,12 +423,14 @@ class _GroupReader:
             straight = None if guard is None else as_raw(array, data, guard)
             data = data if straight is None else straight
         # rows of what is stored as it is are read as such; a compressed chunk is decompressed as a whole for each
-        pieces = _pieces(array, encoding)
+        chunk_shape = _chunk_shape(array, encoding)
         plain = straight is not None and isinstance(straight.data, ChunkFiles)
-        pieces = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else pieces
+        chunk_shape = None if plain and array.ndim and array.chunks[0] >= array.shape[0] else chunk_shape
         is_raw, masks = raw and array.ndim > 0, mask and asked is None
         merges = MERGED if far else None
-        return StoredArray(name, data, dims, attrs, encoding, raw=is_raw, pieces=pieces, merges=merges, masks=masks)
+        return StoredArray(
+            name, data, dims, attrs, encoding, raw=is_raw, chunk_shape=chunk_shape, merges=merges, masks=masks
+        )
 
     def _add_fields(self, name: str, stored: StoredArray) -> None:
         """Show a structured array as a group of its fields."""
@@ -438,9 +440,11 @@ class _GroupReader:
             data = FieldArray(stored.data, part)
             dims = stored.dims + (None,) * (len(data.shape) - len(stored.dims))
             role = "coord" if data.dtype.kind in "OSUT" else None
-            pieces = None if stored.pieces is None else (*stored.pieces, *data.shape[len(stored.pieces) :])
+            chunk_shape = (
+                None if stored.chunk_shape is None else (*stored.chunk_shape, *data.shape[len(stored.chunk_shape) :])
+            )
             group.arrays[part] = StoredArray(
-                part, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, pieces=pieces
+                part, data, dims, dict(stored.attrs), {}, role=role, raw=stored.raw, chunk_shape=chunk_shape
             )
         self._owner.fields[key] = group  # which stands for a structured array
         self._groups.append(name)
@@ -451,7 +455,7 @@ def _decoded_bytes(array: zarr.Array[Any]) -> int:
     return max(math.prod(array.shape), math.prod(array.shards or array.chunks)) * array.dtype.itemsize
 
 
-def _pieces(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:
+def _chunk_shape(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int, ...] | None:
     """What is read at once: a shard, or a chunk; chunks of several sizes are left to xarray, which lists them."""
     listed = encoding.get("preferred_chunks", {})
     if any(not isinstance(size, int) for size in listed.values()):
