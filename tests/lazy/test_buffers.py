@@ -16,6 +16,7 @@ from tensordict import TensorDict
 
 import xarray_tensordict
 from buffer_rows import ROWS, row
+from memmap_samples import both_doors
 from xarray_tensordict.testing import assert_same_tensordict
 
 SCHEMA: dict[str, Any] = {
@@ -46,15 +47,6 @@ def rows(first: int, last: int) -> xr.Dataset:
     td = torch.stack([row(number) for number in range(first, last)])
     names = {"obs": ("joint",), "image": ("y", "x"), "done": ("one",)}
     return xarray_tensordict.to_dataset(td, dims=names).rename_dims(batch_0="time").td.set_batch_dims("time")
-
-
-def both_doors(path: Any) -> TensorDict:
-    with xr.open_dataset(path, engine="tensordict") as ds:
-        td = ds.td.to_tensordict()
-    persistent = xarray_tensordict.open_persistent(path)
-    assert_same_tensordict(td, persistent.to_tensordict())
-    persistent.close()
-    return td
 
 
 STORAGES = [

@@ -145,22 +145,16 @@ def plain(**variables):
 
 CLOCK = np.array([0, 3600, 7200], "M8[s]").astype("M8[ns]")
 REFUSED = {
-    "packed": (
-        plain(p=("t", np.array([0.5, 1.0, 2.0]))),
-        {"p": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}},
-        "'p' is decoded",
-    ),
+    "packed": (plain(p=("t", np.array([0.5, 1.0, 2.0]))), {"p": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}},
+        "'p' is decoded"),
     "a missing value": (plain(p=("t", np.arange(3.0))), {"p": {"_FillValue": -9.0}}, "'p' has a missing value"),
     "integers with a missing value": (plain(p=("t", np.arange(3.0))), {"p": {"dtype": "i2", "_FillValue": -9}}, "'p'"),
     "times": (plain(p=("t", CLOCK)), {"p": {"units": "hours since 1970-01-01", "dtype": "i8"}}, "'p' holds times"),
     "bools as bytes": (plain(p=("t", np.array([True, False, True]))), {}, "'p'"),
     "an unbatched entry": (plain(p=("lat", np.arange(5.0))), {}, "'p' has none of the batch dims"),
-    "a batch that does not lead": (
-        plain(p=(("f", "t"), np.zeros((2, 3)))),
-        {},
-        r"'p' has dims \['f', 't'\] .* do not start with the batch",
-    ),
-}
+    "a batch that does not lead": (plain(p=(("f", "t"), np.zeros((2, 3)))), {},
+        r"'p' has dims \['f', 't'\] .* do not start with the batch"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("ds", "encoding", "message"), REFUSED.values(), ids=REFUSED.keys())
