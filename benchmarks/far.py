@@ -1,4 +1,5 @@
-"""Training from a store that is far away: this package and insitubatch, from a server on this machine that answers late.
+"""Training from compressed zarr, far away and here: this package and insitubatch, whose stores are on this disk, or on a server
+on this machine that answers late.
 
 "limit" is what the requests alone take: all objects, 64 at once, not decoded. insitubatch needs Python 3.12 or newer;
 without it its column stays empty.
@@ -17,8 +18,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from zarr.abc.store import Store
 from zarr.codecs import ZstdCodec
-from zarr.storage import ObjectStore
+from zarr.storage import LocalStore, ObjectStore
 
 import xarray_tensordict  # noqa: F401 - registers ds.td
 
@@ -33,7 +35,9 @@ def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     """The jobs of epochs from each store, at each latency."""
     rows = 64 * sizes.picked // 4
     stores = write_stores(folder, rows)
-    for late in (10, 100) if sizes == Sizes() else (1,):
+    for name in stores:
+        yield from epochs(str(folder / f"{name}.zarr"), None, f"on this disk, {stores[name]}", rows)
+    for late in (10, 30, 100) if sizes == Sizes() else (1,):
         with served(folder, late / 1e3) as url:
             for name in stores:
                 yield from epochs(f"{url}/{name}.zarr", folder / f"{name}.zarr", f"{late} ms, {stores[name]}", rows)
@@ -69,10 +73,12 @@ def served(folder: Path, seconds: float) -> Iterator[str]:
             server.terminate()
 
 
-def epochs(url: str, folder: Path, what: str, rows: int) -> Iterator[Job]:
-    limit = transfer(url, folder)
+def epochs(url: str, folder: Path | None, what: str, rows: int) -> Iterator[Job]:
+    """The jobs of one store; `folder` is what is behind its URL."""
     for case, options in (("in order", {}), ("shuffled", {"shuffle": True, "seed": 0})):
-        sides = {"this package": lambda options=options: epoch(ours(url, options), rows), "limit": limit}
+        sides = {"this package": lambda options=options: epoch(ours(url, options), rows)}
+        if folder is not None:
+            sides["limit"] = transfer(url, folder)
         if find_spec("insitubatch") is not None:
             sides["other"] = theirs(url, rows, shuffle=bool(options))
         yield Job(f"{what}: {case}", sides, repeats=3, other="insitubatch")
@@ -83,7 +89,9 @@ def epochs(url: str, folder: Path, what: str, rows: int) -> Iterator[Job]:
     yield Job(f"{what}: the second epoch", sides, repeats=3, other="insitubatch")
 
 
-def opened(url: str) -> ObjectStore[Any]:
+def opened(url: str) -> Store:
+    if "://" not in url:
+        return LocalStore(url, read_only=True)
     from obstore.store import HTTPStore
 
     return ObjectStore(HTTPStore.from_url(url, client_options={"allow_http": True}), read_only=True)
@@ -126,7 +134,7 @@ def theirs(url: str, rows: int, *, shuffle: bool, keep: bool = False) -> Callabl
 
 def transfer(url: str, folder: Path) -> Callable[[], None]:
     """All chunks, and nothing done with them."""
-    store = opened(url).store
+    store: Any = opened(url)
     keys = [path.relative_to(folder).as_posix() for path in folder.glob("*/c/**/*") if path.is_file()]
 
     async def all_of_them() -> None:
@@ -136,7 +144,7 @@ def transfer(url: str, folder: Path) -> Callable[[], None]:
 
         async def one(key: str) -> None:
             async with limit:
-                await (await obstore.get_async(store, key)).bytes_async()
+                await (await obstore.get_async(store.store, key)).bytes_async()
 
         await asyncio.gather(*map(one, keys))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SIDES = ("this package", "tensordict", "xarray", "other", "limit")
+SIDES = ("this package", "tensordict", "xarray", "other", "a loop", "limit")
 """The columns: "other" is tensorstore, h5py or xbatcher; "limit" is what the machine does without any library."""
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 import xarray as xr
+import zarr
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
@@ -72,6 +75,25 @@ def by_hand(folder: Path, rows: int, *, shuffle: bool) -> Side:
     return batches
 
 
+def by_library(path: Path) -> Side:
+    """The loop that one writes with the library of the format."""
+
+    def batches() -> Iterator[TensorDict]:
+        with ExitStack() as stack:
+            if path.suffix == ".zarr":
+                x = zarr.open_group(path, mode="r")["x"]
+            elif path.suffix == ".h5":
+                x = stack.enter_context(h5py.File(path))["x"]
+            else:
+                x = TensorDict.load_memmap(path)["x"]
+            for first in range(0, x.shape[0], BATCH):
+                rows = x[first : first + BATCH]
+                rows = rows.clone() if isinstance(rows, torch.Tensor) else torch.from_numpy(rows)
+                yield TensorDict({"x": rows}, [len(rows)])
+
+    return batches
+
+
 def windows_by_hand(folder: Path, rows: int) -> Side:
     def batches() -> Iterator[torch.Tensor]:
         mapped = np.memmap(folder / "x.bin", "f4", mode="r", shape=(rows, *FEATURES))
@@ -107,12 +129,14 @@ def xbatcher_in_loader(ds: xr.Dataset, *, rows: int, batch_size: int | None, ove
     return lambda: iter(DataLoader(data, batch_size=batch_size, shuffle=shuffle))
 
 
-def sides_of(ds: xr.Dataset, plain: xr.Dataset, folder: Path, rows: int) -> dict[str, dict[str, Side]]:
+def sides_of(ds: xr.Dataset, plain: xr.Dataset, path: Path, rows: int) -> dict[str, dict[str, Side]]:
     """The sides of each job on one store."""
+    folder = path.parent
     return {
         "batches": {
             "ours": ours(ds),
             "xbatcher": xbatcher_in_loader(plain, rows=BATCH, batch_size=None),
+            "a loop": by_library(path),
             "by hand": by_hand(folder, rows, shuffle=False),
         },
         "shuffled": {
@@ -144,13 +168,15 @@ def jobs(folder: Path, sizes: Sizes) -> Iterator[Job]:
     yield from _small_rows(folder, rows * 16)
     for layout, path in write_stores(folder, rows).items():
         with xr.open_dataset(path, engine="tensordict") as ds, _plain(path, ds) as plain:
-            for job, sides in sides_of(ds, plain, folder, rows).items():
+            for job, sides in sides_of(ds, plain, path, rows).items():
                 few = None if job == "batches" else 1
                 calls = {
                     "this package": _run(sides["ours"]),
                     "other": _run(sides["xbatcher"], few),
                     "limit": _run(sides["by hand"]),
                 }
+                if "a loop" in sides:
+                    calls["a loop"] = _run(sides["a loop"])
                 share = 1.0 if few is None else FEW / rows
                 yield Job(f"{layout}: {job}", calls, repeats=3, other="xbatcher", shares={"other": share})
 

@@ -156,9 +156,9 @@ def _open(
     from xarray_tensordict import accessor  # noqa: F401 - ds.td is there once the engine was used
     from xarray_tensordict.core.model import entry_name
     from xarray_tensordict.dataset.open import OpenOptions
-    from xarray_tensordict.formats.fingerprint import ChangedError
+    from xarray_tensordict.formats.identity import ChangedError
     from xarray_tensordict.formats.registry import open_store
-    from xarray_tensordict.quiet import without_collection
+    from xarray_tensordict.warnings import without_collection
 
     dropped = arguments.get("drop_variables") or ()
     options = OpenOptions(

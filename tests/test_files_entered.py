@@ -21,10 +21,10 @@ from xarray_tensordict import open_persistent
 
 PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
-    "open_dataset": 25,
-    "open_dataset and to_tensordict": 29,
-    "to_zarr, a new store": 26,
-    "to_zarr, rows appended": 32,
+    "open_dataset": 24,
+    "open_dataset and to_tensordict": 28,
+    "to_zarr, a new store": 25,
+    "to_zarr, rows appended": 31,
     "ptd[idx]": 9,
 }
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from xarray.backends.common import BackendArray
 from xarray.core import indexing
 
-from xarray_tensordict.dataset.joined_rows import JoinedRows, RepeatedRow, is_joinable, joined_variable
-from xarray_tensordict.formats.places import place_of, sources_of
+from xarray_tensordict.dataset.episodes import JoinedRows, RepeatedRow, is_joinable, joined_variable
+from xarray_tensordict.formats.identity import place_of, sources_of
 
 
 class Counted(BackendArray):

@@ -102,6 +102,14 @@ def test_hundreds_of_variables_give_a_bounded_repr():
     assert "... and 280 more" in html
 
 
+def test_a_tree_says_what_the_store_records_as_a_dataset_does(tmp_path):
+    TensorDict({"a": torch.zeros(5, 4, 3), "b": torch.zeros(5, 4), "in": {"c": torch.zeros(5)}}, [5]).to_zarr(
+        tmp_path / "x.zarr"
+    )
+    for opened in (xr.open_dataset, xr.open_datatree):
+        assert "why: the store records batch size [5]" in repr(opened(tmp_path / "x.zarr", engine="tensordict").td)
+
+
 def test_a_tree_has_html_too():
     td = TensorDict({"a": torch.zeros(3), "sub": TensorDict({"b": torch.zeros(3, 2)}, [3, 2])}, [3])
     tree = xarray_tensordict.to_datatree(td)

@@ -17,8 +17,8 @@ from tensordict import TensorDict
 from xarray_tensordict import open_persistent
 from xarray_tensordict._compat.xarray import backend_array
 from xarray_tensordict.dataset.entries import plan_entries
-from xarray_tensordict.tensors import blocks, reading
-from xarray_tensordict.tensors.blocks import HeldPiece
+from xarray_tensordict.tensors import filling, reading
+from xarray_tensordict.tensors.filling import HeldPiece
 
 PACKED = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": 3}
 TIMES = {"units": "hours since 2000-01-01"}
@@ -84,7 +84,7 @@ def test_any_layout_and_selection_in_blocks_is_what_is_read_at_once(data, tmp_pa
         picked.td.to_tensordict(out=out)
         picked.td.to_tensordict(out=apart)
         lazy = picked.td.to_persistent().to_tensordict()
-        monkeypatch.setattr(blocks, "in_blocks", lambda *_: None)
+        monkeypatch.setattr(filling, "in_blocks", lambda *_: None)
         expected = picked.td.to_tensordict()["x"]
     for found in (td, out, apart, lazy):
         assert found["x"].dtype == expected.dtype

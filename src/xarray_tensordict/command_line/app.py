@@ -209,7 +209,7 @@ def convert(source: str, target: str, *, progress: bool | None, **keywords: Any)
       xarray-tensordict convert run.zarr run_memmap --to memmap
       xarray-tensordict convert run.zarr run.tdz --overwrite --exclude next/info
     """  # noqa: D301 - click reads the character
-    from .convert import convert as write
+    from .commands import convert as write
 
     left_out = write(source, target, progress=sys.stderr.isatty() if progress is None else progress, **_given(keywords))
     click.echo(f"{target} written")
@@ -236,7 +236,7 @@ def bench(store: str, *, as_json: bool, **keywords: Any) -> None:
       xarray-tensordict bench run.zarr
       xarray-tensordict bench s3://bucket/run.zarr --seconds 20 --batch-size 64
     """  # noqa: D301 - click reads the character
-    from .bench import bench as measure
+    from .commands import bench as measure
 
     found = measure(store, **_given(keywords))
     if as_json:
@@ -259,8 +259,8 @@ def check(store: str, *, as_json: bool, all_values: bool, strict: bool, **keywor
       xarray-tensordict check run.zarr
       xarray-tensordict check run.zarr --values --strict && sbatch train.sh
     """  # noqa: D301 - click reads the character
-    from .check import check as look
-    from .check import worst
+    from .commands import check as look
+    from .commands import worst
 
     findings = look(store, all_values=all_values, **_given(keywords))
     bad = worst(findings) == "error" or (strict and worst(findings) == "warning")

@@ -46,8 +46,7 @@ from ..core.naming import (
 )
 from ..core.unbatched_entry import restore_unbatched
 from ..formats.array_wrappers import NamedFunction
-from ..quiet import quiet
-from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, warn
+from ..warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, MissingValuesWarning, quiet, warn
 from .describe import describe_group, hidden_groups, hidden_text, is_within, mixed_groups, parent_of_episodes
 from .records import (
     ENCODING_KEY,

@@ -14,7 +14,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from ..core.values import widened_dtype_name
-from .fingerprint import ReplacedError
+from .identity import ReplacedError
 
 
 class DamagedError(OSError):

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from .base import Format, StoreOptions
+from .base import Format, StoreOptions, archive_names, what_starts_with
 from .hdf5.format import Hdf5Format
 from .memmap.format import MemmapFormat
-from .other_files import archive_names, what_starts_with
-from .zarr.format import ZarrFormat
-from .zarr.icechunk import IcechunkFormat
-from .zarr.kerchunk import KerchunkFormat
+from .zarr.format import IcechunkFormat, KerchunkFormat, ZarrFormat
 
 if TYPE_CHECKING:
     from ..core.model import Store

@@ -22,9 +22,9 @@ from ..core.naming import DimsArgument
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
 from ..formats.registry import describe_source, find_source, is_url
-from ..quiet import quiet
 from ..tensors.reading import finish, leave_out_times, read_entries, tensor_dtype
 from ..testing import assert_same_tensordict
+from ..warnings import quiet
 from .lazy_tensordict import OpenedStore, XarrayPersistentTensorDict
 
 

@@ -40,7 +40,7 @@ from .order import (
     reads,
 )
 from .patches import PatchPart, read_patches
-from .read_ahead import ReadAhead, in_order, plan_blocks, reads_at_once
+from .read_ahead import ReadAhead, in_order, plan_blocks
 from .reader import Part, RowReader
 from .samples import Samples, for_windows, samples_of, whole_number
 from .stats import Meter, Stats, stats_of
@@ -287,7 +287,7 @@ class Batches:
 
     def _read_at_once(self, order: Order, numbers: range, meter: Meter) -> Iterator[_Read]:
         largest = int(np.diff(order.cuts, prepend=0).max(initial=0)) * self._samples.width * self._reader.row_bytes
-        return in_order(self._reads(order, numbers, meter), reads_at_once(largest, far=self._reader.is_far))
+        return in_order(self._reads(order, numbers, meter), largest, far=self._reader.is_far)
 
     @property
     def _ahead(self) -> tuple[int, int]:
@@ -377,10 +377,9 @@ class Batches:
         if options.shuffle == "full":
             lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
         elif options.shuffle:
-            lines.append(
-                f"order: {len(self._blocks.marks) - 1} blocks shuffled, then samples in buffers of {self._blocks.buffer}, "
-                f"seed={options.seed}, next epoch {self.epoch}, shuffle quality {self.shuffle_quality:.2f}"
-            )
+            blocks = f"{len(self._blocks.marks) - 1} blocks"
+            lines.append(f"order: {blocks} shuffled, then samples in buffers of {self._blocks.buffer}")
+            lines.append(f"seed={options.seed}, next epoch {self.epoch}, shuffle quality {self.shuffle_quality:.2f}")
         rest = len(samples) % options.world_size
         if options.world_size > 1:
             lines.append(

@@ -19,7 +19,7 @@ from ..core.model import cached_property
 from ..formats.counting import COUNTED, Work
 from ..formats.raw.arrays import RawArray
 from ..formats.zarr.arrays import EncodedChunks
-from ..tensors.blocks import pieces_of
+from ..tensors.filling import pieces_of
 from .order import Ints
 
 Values: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"

@@ -166,23 +166,23 @@ class BlockOrder:
         self._held: tuple[int, Ints] | None = None
 
     def samples(self, first: int, last: int) -> Ints:
+        if self._entropy is None:  # the blocks follow each other
+            return np.arange(first, min(last, self._ends.max(initial=0))) + self._starts[:1]
         found = [np.empty(0, np.int64)]
         begin = int(np.searchsorted(self._ends, first, "right"))
         end = int(np.searchsorted(self._ends, last, "left"))
         for buffer in range(begin, min(end + 1, len(self._ends))):
             offset = int(self._ends[buffer - 1]) if buffer else 0
-            found.append(self._buffer(buffer)[max(first - offset, 0) : last - offset])
+            found.append(self._buffer(buffer, self._entropy)[max(first - offset, 0) : last - offset])
         return np.concatenate(found)
 
-    def _buffer(self, number: int) -> Ints:
+    def _buffer(self, number: int, entropy: Sequence[int]) -> Ints:
         """The samples of one buffer; the last one asked for is kept."""
         held = self._held  # read once: other threads may ask, too
         if held is None or held[0] != number:
             blocks = slice(*[*self._first_blocks, len(self._starts)][number : number + 2])
             samples = ranges(self._starts[blocks], self._stops[blocks])
-            if self._entropy is not None:
-                samples = np.random.default_rng([*self._entropy, number]).permutation(samples)
-            held = self._held = number, samples
+            held = self._held = number, np.random.default_rng([*entropy, number]).permutation(samples)
         return held[1]
 
 

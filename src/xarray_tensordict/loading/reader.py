@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from ..core.model import GroupBatch, cached_property
 from ..dataset.entries import Entry, Plan, Unbatched
 from ..formats.raw.arrays import RawRows
-from ..formats.raw.files import Kept
+from ..formats.raw.files import Kept, reuse_memory
 from ..formats.zarr.remote import AHEAD, COLUMN_BYTES, SHARD_BYTES
 from ..tensors.reading import (
     Frame,
@@ -287,7 +287,8 @@ class RowReader:
         return any(column.is_far for column in self.columns if column.held)
 
     def begin_epoch(self) -> None:
-        """Forget what is not to be kept between epochs."""
+        """Forget what is not to be kept between epochs; batches are made in memory that others have given back."""
+        reuse_memory()
         if not self.kept.most:
             self.kept.clear()
 

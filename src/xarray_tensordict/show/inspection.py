@@ -18,8 +18,7 @@ from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group
 from ..lazy.persistent import persistent_from_dataset
 from ..tensors.reading import tensor_dtype
-from .summary import LONGEST, Summary, summarize
-from .text import summary_text, wrapped
+from .summary import LONGEST, Summary, summarize, summary_text, wrapped
 
 
 @dataclass(frozen=True)

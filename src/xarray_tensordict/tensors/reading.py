@@ -88,16 +88,14 @@ def read_all(reads: Sequence[Read]) -> list[Any]:
         from .._compat.dask import compute_arrays
 
         found.update(zip(delayed, compute_arrays(list(delayed.values())), strict=True))
-    tasks = [(number, task) for number, job in enumerate(reads) for task in job.tasks]
     for threads in sorted(
         {job.threads for job in reads}, reverse=True
-    ):  # those of which few are to be held at once come last
-        here = {number for number, job in enumerate(reads) if job.threads == threads}
-        own = tasks if len(here) == len(reads) else [task for task in tasks if task[0] in here]
-        size = sum(reads[number].nbytes for number in here)
-        worth = size >= WORTH_THREADS or threads > THREADS
-        values = at_once(lambda task: _named(task[1], reads[task[0]].name), own, threads if worth else 1)
-        found.update({number: value for (number, _), value in zip(own, values, strict=True)})
+    ):  # those of which few are held at once come last
+        here = [(number, job) for number, job in enumerate(reads) if job.threads == threads]
+        tasks = [(number, task) for number, job in here for task in job.tasks]
+        worth = threads > THREADS or sum(job.nbytes for _, job in here) >= WORTH_THREADS
+        values = at_once(lambda task: _named(task[1], reads[task[0]].name), tasks, threads if worth else 1)
+        found.update({number: value for (number, _), value in zip(tasks, values, strict=True)})
     return [found[number] if job.result is None else _named(job.result, job.name) for number, job in enumerate(reads)]
 
 
@@ -137,7 +135,7 @@ def of_entry(entry: Entry, target: torch.Tensor | None = None, *, blocks: bool =
         return of_rows(entry, entry.raw, slice(None), target)
     dtype = tensor_dtype(entry)
     if blocks and dtype is not None and (target is not None or entry.variable.nbytes > BLOCK_BYTES):
-        from .blocks import in_blocks
+        from .filling import in_blocks
 
         found = in_blocks(entry, dtype, target, BLOCK_BYTES)
         if found is not None:
@@ -377,7 +375,7 @@ def to_tensordict(
         td = td.to(device)
     if cls is None:
         return td
-    from .classes import as_class
+    from .templates import as_class
 
     return as_class(td, cls, {entry.key for entry in plan.unbatched} if unbatched == "drop" else frozenset())
 

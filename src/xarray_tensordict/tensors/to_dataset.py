@@ -16,9 +16,18 @@ from ..core.model import GroupBatch, Key
 from ..core.naming import Dims
 from ..dataset.records import class_path, note_classes, read_record, set_record_if_needed
 from ..warnings import InferredBatchWarning, warn
-from .axis_names import DimsArgument, Namer
-from .template import Template
-from .walking import Leaf, NonTensor, TensorCollection, children, has_leaves, read_leaf, stack_conflict
+from .templates import Template
+from .walking import (
+    DimsArgument,
+    Leaf,
+    Namer,
+    NonTensor,
+    TensorCollection,
+    children,
+    has_leaves,
+    read_leaf,
+    stack_conflict,
+)
 
 
 def to_dataset(

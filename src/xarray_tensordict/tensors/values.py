@@ -18,7 +18,7 @@ from tensordict import NonTensorData, NonTensorStack
 
 from .._compat.tensordict import IS_0_14
 from ..core.values import held_objects, is_number, objects, python_objects, to_nanoseconds
-from ..quiet import quiet, without_collection
+from ..warnings import quiet, without_collection
 
 _TORCH_DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)

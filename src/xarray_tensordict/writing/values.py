@@ -23,8 +23,7 @@ from ..core.blocks import PreferredChunks, merged_chunks, row_blocks
 from ..core.metadata import CF_FILLS, CF_SCALES, CF_TIMES, CF_WORDS
 from ..core.values import held_objects, jsonable
 from ..dataset.entries import calendar_of
-from ..quiet import XARRAY_SAYS, quiet
-from ..warnings import StoredFormWarning, warn
+from ..warnings import XARRAY_SAYS, StoredFormWarning, quiet, warn
 
 Values = np.ndarray[Any, Any]
 

@@ -23,7 +23,7 @@ from xarray_tensordict._compat.zarr import Document
 from xarray_tensordict.formats.zarr import open as zarr_members
 from xarray_tensordict.formats.zarr.arrays import Nodes
 from xarray_tensordict.formats.zarr.open import Tree
-from xarray_tensordict.quiet import ZARR_SAYS, quiet
+from xarray_tensordict.warnings import ZARR_SAYS, quiet
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The data type:zarr.errors.UnstableSpecificationWarning", "ignore:Consolidated metadata"

@@ -27,8 +27,7 @@ import xarray_tensordict
 from written import content
 from xarray_tensordict.core import model
 from xarray_tensordict.core.metadata import LARGEST
-from xarray_tensordict.quiet import ZARR_SAYS, quiet
-from xarray_tensordict.warnings import LeftOutWarning
+from xarray_tensordict.warnings import ZARR_SAYS, LeftOutWarning, quiet
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 KINDS = ("folder", "zip", "memory", "fsspec", "obstore")

@@ -35,7 +35,7 @@ from written import (
 )
 from xarray_tensordict._compat.tensordict import IS_0_14
 from xarray_tensordict.testing import assert_same_tensordict
-from xarray_tensordict.writing.replacing import replaced
+from xarray_tensordict.writing.running import replaced
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])

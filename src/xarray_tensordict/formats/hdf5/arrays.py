@@ -20,7 +20,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
 from ..array_wrappers import named_errors
-from ..fingerprint import Fingerprint, coding_of, replaced
+from ..identity import Fingerprint, coding_of, replaced
 from ..raw.arrays import RawArray
 from ..raw.files import Buffer, Kept, NotRawError, PlainFiles
 from .attrs import decode_text, read_attributes, reference_kind

@@ -26,8 +26,8 @@ from xarray.backends.file_manager import (
 )
 from xarray.backends.locks import HDF5_LOCK
 
-from ..fingerprint import Identity, RemovedError, identity_of
-from ..other_files import what_starts_with
+from ..base import what_starts_with
+from ..identity import Identity, RemovedError, identity_of
 from ..raw.files import CAN_READ_AT
 from .format import has_signature
 

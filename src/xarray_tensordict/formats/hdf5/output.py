@@ -26,9 +26,8 @@ from dask.utils import SerializableLock
 
 from ..._compat.dask import is_in_this_process
 from ..._compat.xarray import read
-from ...writing.replacing import FULL, allocate, replaced
-from ...writing.running import compute_all, distributed_client
-from ..fingerprint import identity_of
+from ...writing.running import FULL, allocate, compute_all, distributed_client, replaced
+from ..identity import identity_of
 from .file import not_written, open_for_changes
 
 Region = tuple[slice, ...]

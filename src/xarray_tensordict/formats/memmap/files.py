@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from ...core.metadata import LARGEST, Size, checked, parse
-from ..fingerprint import Described, replaced
+from ..identity import Described, replaced
 from ..raw.files import Buffer, Bytes, Kept, Places, PlainFiles, map_file, open_file
 
 Location = Path | zipfile.Path

@@ -23,7 +23,7 @@ import numpy as np
 from ...core.metadata import Size, checked, scalar_array, stacked_array
 from ...core.model import DEEPEST_GROUP, MOST_GROUPS
 from ...core.values import CODE_DTYPES
-from ..fingerprint import Described
+from ..identity import Described
 from ..raw.arrays import RawArray
 from .files import Location, Noted, TensorEntry, bytes_of, file_stem, read_json, read_small, size_of, stem_in
 from .levels import Level, stack_shape, stacked_levels

@@ -32,7 +32,7 @@ from ...tensors.reading import Frame, make_leaf, read_variables
 from ...tensors.values import tensor_from_numpy, torch_dtype
 from ...warnings import StoredFormWarning, warn
 from ...writing.plan import Written
-from ...writing.replacing import allocate, free_name, remove, replaced, swap
+from ...writing.running import allocate, free_name, remove, replaced, swap
 from ...writing.values import as_declared, streamed
 from .files import file_stem
 from .folders import BYTES, CLASS_NAME, LOST_NAMES, META

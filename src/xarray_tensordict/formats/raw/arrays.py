@@ -13,7 +13,7 @@ from xarray.core import indexing
 
 from ...core.model import cached_property
 from ..array_wrappers import WidenedArray
-from ..fingerprint import ReplacedError
+from ..identity import ReplacedError
 from .files import LONG_ROW, Bytes, Kept, NotRawError, PlainFiles
 
 

@@ -42,12 +42,12 @@ from ..._compat.zarr import (
 from ...core.metadata import checked, from_json
 from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
-from ...quiet import ZARR_SAYS, quiet
+from ...warnings import ZARR_SAYS, quiet
 from ..array_wrappers import named_errors
 from ..counting import COUNTED
-from ..fingerprint import Described, Fingerprint, RemovedError, coding_of
+from ..identity import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
-from ..raw.files import Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from ..raw.files import DECODERS, Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 from .remote import many_at_once
 
@@ -378,7 +378,7 @@ class EncodedChunks:
                 rows = (starts[places] - number * self.chunk) // length
                 out[places] = self._decoded(number).reshape(-1, length)[rows]
 
-        at_once(copy, np.split(order, cuts))
+        at_once(copy, np.split(order, cuts), DECODERS)
         return True
 
     def _range(self, start: int, out: Buffer) -> None:
@@ -389,7 +389,7 @@ class EncodedChunks:
             first, last = max(start, begin), min(stop, begin + self.chunk)
             self._decode(number, first - begin, out[first - start : last - start])
 
-        at_once(copy, range(start // self.chunk, -(-stop // self.chunk)))
+        at_once(copy, range(start // self.chunk, -(-stop // self.chunk)), DECODERS)
 
     def _decode(self, number: int, first: int, out: Buffer) -> None:
         """Decode what follows the byte `first` of a chunk; straight into `out` where that is the whole chunk."""

@@ -27,7 +27,7 @@ from ..._compat.xarray import zarr_group_blocks
 from ..._compat.zarr import await_requests, each_at_once, is_transactional, join, on_store
 from ...core.metadata import BATCH_ATTR, INCOMPLETE_ATTR
 from ...core.model import Key
-from ...quiet import ZARR_SAYS, quiet
+from ...warnings import ZARR_SAYS, quiet
 from ...writing.running import compute_all
 from .new_arrays import NewGroup
 from .transaction import Staged, Taken, as_json, attrs_key, mark_of, pending, taken, unwritten

@@ -1,4 +1,9 @@
-"""zarr stores as a :class:`~..base.Format`: folders, zip archives, URLs, and the stores and groups of zarr."""
+"""What is read as a store of zarr, as :class:`~..base.Format`: zarr stores, Icechunk repositories, references to chunks in other files.
+
+The store of an Icechunk session (``session.store``) is a store of zarr like any other: it is read and written as one. A
+reference of kerchunk or VirtualiZarr, a JSON file or a folder of parquet files, names for each chunk the file that has its
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..base import Annotations, Format, StoreOptions
-from ..other_files import archive_names
+from ...core.metadata import checked, parse
+from ..array_wrappers import named_errors
+from ..base import Annotations, Format, StoreOptions, archive_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -102,3 +108,132 @@ def _is_archive_of_zarr(path: str) -> bool:
         return not path.endswith(".tdz")
     holds_documents = any(name.rpartition("/")[2] in _ROOT_FILES for name in names)
     return "meta.json" not in names and (holds_documents or not names)
+
+
+_BRANCH = "main"
+
+
+class IcechunkFormat(ZarrFormat):
+    """A repository is read as its branch "main" is at that time; a session as it is."""
+
+    expects = "an Icechunk repository"
+    marks = "'snapshots' and 'manifests'"
+    targets: ClassVar = {}
+    engine = None
+    backend = None
+    why_not_annotated = (
+        "a repository changes in a session that is committed: annotate(session.store) for "
+        "session = repository.writable_session('main'), then session.commit(message)"
+    )
+
+    def claims(self, source: Any) -> bool:
+        if isinstance(source, str):
+            return all(os.path.isdir(os.path.join(source, name)) for name in ("snapshots", "manifests"))
+        return type(source).__module__.startswith("icechunk.") and (
+            _is_session(source) or type(source).__name__ == "Repository"
+        )
+
+    def store_of(self, source: Any, options: StoreOptions) -> Any:
+        if _is_session(source):
+            return source.store
+        if isinstance(source, str):
+            try:
+                import icechunk
+            except ImportError as error:
+                raise ImportError(
+                    f"{source}: an Icechunk repository needs a package that is missing ({error})"
+                ) from error
+            with named_errors(source):
+                _check_files(source)
+                repository = icechunk.Repository.open(icechunk.local_filesystem_storage(source))
+                return repository.readonly_session(_BRANCH).store
+        return source.readonly_session(_BRANCH).store
+
+    def kind(self, source: Any) -> str:
+        return "Icechunk session" if _is_session(source) else "Icechunk repository"
+
+    def why_not_changed(self, source: Any) -> str | None:
+        return (
+            "a repository changes in a session: open the store of repository.writable_session('main') in its place, and "
+            "commit the session"
+        )
+
+
+def _check_files(folder: str) -> None:
+    """Raise for a pipe or a device in a repository: Icechunk would wait for it for ever."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                _check_files(entry.path)
+            elif not entry.is_file():
+                raise ValueError(f"{entry.path} is a pipe, a device or a link to nothing: expected a file or a folder")
+
+
+def _is_session(source: Any) -> bool:
+    return type(source).__name__.endswith("Session")
+
+
+_HEAD = 4096
+_KEYS = (b'"refs"', b'".zgroup"', b'".zattrs"', b'".zmetadata"', b'zarr.json"')
+
+
+def _check_references(source: str) -> None:
+    """Raise for references that fsspec passes over, or that point to no file.
+
+    fsspec reads the file again: references that it is given would be in every pickle of a Dataset.
+    """
+    with open(source, "rb") as file:
+        document = parse(file.read(), dict[str, Any], source)
+    given = document.get("refs", document) if "version" in document else document
+    if "version" in document and document.get("gen"):
+        raise ValueError("it generates references ('gen'), which are not read: write them out one by one")
+    references = checked(given, dict[str, str | list[Any] | dict[str, Any]], f"{source}, refs")
+    for key, each in references.items():
+        kinds = [type(part) for part in each] if isinstance(each, list) else [str]
+        if kinds not in ([str], [str, int, int]):
+            raise ValueError(
+                f"the reference {key!r} is {each!r:.80}: expected [path] or [path, first byte, number of bytes]"
+            )
+    for path in {str(each[0]) for each in references.values() if isinstance(each, list)}:
+        local = path.removeprefix("file://")
+        if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
+            raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")
+
+
+class KerchunkFormat(ZarrFormat):
+    """``storage_options`` are those of fsspec's ``ReferenceFileSystem`` (``remote_protocol``, ``remote_options``, ...)."""
+
+    expects = "a kerchunk reference"
+    marks = "'.zmetadata' with a record size"
+    targets: ClassVar = {}
+    url_endings = (".json", ".parq", ".parquet")
+    engine = None
+    backend = None
+    why_not_annotated = "a reference describes files of others: write a store with ds.td.to_zarr, and annotate that"
+
+    def claims(self, source: Any) -> bool:
+        if not isinstance(source, str):
+            return False
+        if os.path.isdir(source):
+            return is_parquet_reference(source)
+        with open(source, "rb") as file:
+            head = file.read(_HEAD)
+        return head.lstrip().startswith(b"{") and any(key in head for key in _KEYS)
+
+    def store_of(self, source: Any, options: StoreOptions) -> Any:
+        import fsspec
+        from zarr.storage import FsspecStore
+
+        with named_errors(str(source)):
+            if os.path.isfile(source):
+                _check_references(source)
+            files = fsspec.filesystem(
+                "reference", fo=source, **{**(options.storage_options or {}), "asynchronous": True}
+            )
+        return FsspecStore(files, read_only=True, path="")
+
+    def kind(self, source: Any) -> str:
+        return "kerchunk reference"
+
+    def why_not_changed(self, source: Any) -> str | None:
+        return "it is a reference to files of others"

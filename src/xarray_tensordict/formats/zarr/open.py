@@ -39,8 +39,7 @@ from ..._compat.zarr import (
 from ...core.messages import there_are
 from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
-from ..base import StoreOptions
-from ..other_files import archive_names
+from ..base import StoreOptions, archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
 from .remote import AtOnce, is_of_client, many_at_once, raise_translated

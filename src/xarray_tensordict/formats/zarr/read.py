@@ -56,7 +56,7 @@ from ...core.metadata import (
 from ...core.model import Key, LeftOut, StoredArray, StoredGroup, cached_property, group_name
 from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
-from ..fingerprint import ChangedError
+from ..identity import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, is_far, open_node, state_of, unpickles

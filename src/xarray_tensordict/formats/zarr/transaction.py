@@ -40,7 +40,7 @@ from ..._compat.zarr import (
 from ...core.messages import printable
 from ...core.metadata import COMMIT_ATTR, INCOMPLETE_ATTR, Incomplete, checked, parse
 from ...core.model import why_no_key
-from ..fingerprint import ChangedError
+from ..identity import ChangedError
 
 LOCK = ".xarray-tensordict.lock"
 """An object beside the documents of the outermost group, which is there only while the store is changed."""

@@ -34,13 +34,12 @@ from ...core.model import GroupBatch, Key, path_key
 from ...dataset.entries import td_names
 from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
-from ...quiet import quiet
+from ...warnings import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
 from ...writing.store_fit import adopt_names, check_append, check_rest, check_sizes, fit, grown, grown_dims, same_values
 from ...writing.values import contiguous, streamed
 from ..base import Annotations, StoreOptions, check_records
-from ..fingerprint import ChangedError
-from ..places import reads_from
+from ..identity import ChangedError, reads_from
 from .change import Change, Region, zarr_writes
 from .new_arrays import ZarrOptions, new_groups, stage_texts
 from .open import Tree

@@ -30,8 +30,8 @@ from ..._compat.zarr import (
 from ...core.metadata import INCOMPLETE_ATTR
 from ...core.model import Key, group_name, path_key
 from ...writing.plan import Source, plan_write, stream_source
-from ...writing.replacing import replaced
-from ..places import Place, place_of, refuse_reading_from
+from ...writing.running import replaced
+from ..identity import Place, place_of, refuse_reading_from
 from ..registry import describe_source
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes

@@ -9,7 +9,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 from xarray_tensordict.command_line.app import main
-from xarray_tensordict.command_line.bench import Bench
+from xarray_tensordict.command_line.commands import Bench
 from xarray_tensordict.loading.stats import Stats
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 import zarr
 
 import xarray_tensordict
-from xarray_tensordict.quiet import quiet
+from xarray_tensordict.warnings import quiet
 
 
 def with_a_pickle(path: Path) -> Path:

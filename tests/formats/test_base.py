@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 import xarray_tensordict
-from xarray_tensordict.formats.other_files import archive_names, what_starts_with
+from xarray_tensordict.formats.base import archive_names, what_starts_with
 
 
 def error_of(path):
