@@ -306,6 +306,11 @@ def test_an_open_hdf5_file(tmp_path):
         assert file["action"][1] == 1
 
 
+def test_nothing_at_the_path(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        open_persistent(tmp_path / "nothing.zarr")
+
+
 def test_an_empty_store(tmp_path):
     zarr.open_group(tmp_path / "empty.zarr", mode="w")
     ptd = open_persistent(tmp_path / "empty.zarr")
