@@ -169,20 +169,3 @@ def test_integers_that_got_a_nan_are_written_as_floats(tmp_path: Path, writer: s
         getattr(shifted.td, writer)(tmp_path / "out", layout=layout)
     with xr.open_dataset(tmp_path / "out", engine="tensordict") as found:
         np.testing.assert_array_equal(found["n"].values, [np.nan, 0, 1, 2])
-
-
-def test_files_that_are_packed_each_in_its_own_way_are_concatenated_without_loss(tmp_path: Path) -> None:
-    """xarray packs all by the first, and the others wrap around."""
-    months = []
-    for month, scale in enumerate((0.01, 1.0)):
-        values = np.arange(6) * scale * 100 + month * 5000
-        path = tmp_path / f"{month}.nc"
-        encoding = {"t2m": {"dtype": "int16", "scale_factor": scale, "_FillValue": -32768}}
-        xr.Dataset({"t2m": ("time", values)}).td.to_h5(path, layout="xarray", encoding=encoding)
-        months.append(xr.open_dataset(path, engine="tensordict"))
-    year = xr.concat(months, "time")
-    assert year["t2m"].encoding["scale_factor"] == 0.01
-    with pytest.warns(UserWarning, match="'t2m': int16 with scale_factor=0.01, .* does not hold 5000.0"):
-        year.td.to_zarr(tmp_path / "year.zarr", layout="xarray")
-    with xr.open_dataset(tmp_path / "year.zarr", engine="tensordict") as found:
-        xr.testing.assert_identical(found.load(), year)
