@@ -74,9 +74,9 @@ SST = [10.0, 15.0, np.nan, -5.0]
 TIMES = [946686900_000000000, 946708500_000000000]
 
 SAYS = {
-    1: Says([6],
-        {"obs": ((np.arange(18) / 4).reshape(6, 3), F4), "reward": (np.linspace(0, 1, 6), F8), "done": ([False, False, True, False, False,
-        True], BOOL)}, dims={"obs": ("batch_0", "dim_3"), "reward": ("batch_0",), "done": ("batch_0",)}),
+    1: Says([6], {"obs": ((np.arange(18) / 4).reshape(6, 3), F4), "reward": (np.linspace(0, 1, 6), F8),
+        "done": ([False, False, True, False, False, True], BOOL)},
+        dims={"obs": ("batch_0", "dim_3"), "reward": ("batch_0",), "done": ("batch_0",)}),
     2: Says([4], {"data": (np.arange(40).reshape(4, 2, 1, 5), F4), "dates": (DAYS, I8)},
         unbatched={"latitudes": [-90, -45, 5, 45, 90], "longitudes": np.linspace(0, 288, 5), "mean": [19.5, 20.5]},
         dims={"latitudes": ("values",)}, times="dates"),
@@ -86,9 +86,9 @@ SAYS = {
         unbatched={"lat": [10, 0, -10], "lon": np.arange(5) * 72.0, "height": 2.0}, coords={"time", "lat", "lon", "height"}),
     5: Says([4], {"u": (np.arange(16.0).reshape(4, 4), F8), "v": (np.arange(4.0), F8)}, ["time"],
         unbatched={"cell_area": [10, 20, 30, 40]}),
-    9: Says([6],
-        {"observations": (np.arange(12).reshape(6, 2), F4), "terminals": ([False] * 5 + [True], BOOL), "timeouts": ([False, False, True,
-        False, False, False], BOOL)}, unbatched={"metadata/policy/fc0/weight": np.arange(6).reshape(3, 2), "metadata/iteration": 2000},
+    9: Says([6], {"observations": (np.arange(12).reshape(6, 2), F4), "terminals": ([False] * 5 + [True], BOOL),
+        "timeouts": ([False, False, True, False, False, False], BOOL)},
+        unbatched={"metadata/policy/fc0/weight": np.arange(6).reshape(3, 2), "metadata/iteration": 2000},
         texts={"metadata/algorithm": "SAC"}),
     11: Says([3], {"a": (np.arange(12).reshape(3, 4), F4), "n/b": (np.ones((3, 4)), F4)}),
     12: Says([3], {"a": (np.arange(12).reshape(3, 4), F4), "b": ([True, False, True], BOOL), "n/c": (np.ones((3, 2)), torch.int16)},

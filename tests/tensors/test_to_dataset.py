@@ -50,6 +50,7 @@ def dims_of(ds: xr.Dataset) -> dict[Any, tuple[Any, ...]]:
 
 def test_nested_keys_become_paths() -> None:
     td = td_of({"obs": torch.ones(4, 3), "next": {"obs": torch.zeros(4, 3), "deep": {"r": torch.zeros(4)}}}, 4)
+    assert to_dataset(td, dims={"next/o*": ("joint",)})["next/obs"].dims == ("batch_0", "joint")
     ds = to_dataset(td)
     assert list(ds.data_vars) == ["obs", "next/obs", "next/deep/r"]
     assert ds["next/obs"].dims == ds["obs"].dims == ("batch_0", "dim_3")
@@ -61,15 +62,6 @@ def test_batch_dims_have_the_names_of_the_tensordict_or_a_number() -> None:
     td = td_of({"x": torch.zeros(4, 2, 5)}, 4, 2, names=["time", None])
     assert to_dataset(td)["x"].dims == ("time", "batch_1", "dim_5")
     assert to_dataset(td_of({"x": torch.zeros(4)}, 4))["x"].dims == ("batch_0",)
-
-
-def test_axes_of_one_size_are_told_apart_in_one_array_and_line_up_between_arrays() -> None:
-    td = td_of({"x": torch.zeros(4, 3, 3, 3), "y": torch.zeros(4, 3), "z": torch.zeros(4, 4)}, 4)
-    assert dims_of(to_dataset(td)) == {
-        "x": ("batch_0", "dim_3", "dim_3_1", "dim_3_2"),
-        "y": ("batch_0", "dim_3"),
-        "z": ("batch_0", "dim_4"),
-    }
 
 
 def test_nested_batch_dims_beyond_the_parents_keep_their_names() -> None:
@@ -170,14 +162,6 @@ def test_a_dim_called_like_an_entry_without_axes_gives_way() -> None:
 def test_the_caller_names_axes(dims: dict[Any, Any], expected: tuple[str, ...]) -> None:
     td = td_of({"images": torch.zeros(4, 3, 8, 8)}, 4, names=["time"])
     assert to_dataset(td, dims=dims)["images"].dims == expected
-
-
-def test_globs_reach_nested_entries() -> None:
-    td = td_of({"obs": {"a": torch.zeros(4, 3), "b": torch.zeros(4, 3)}, "act": torch.zeros(4, 2)}, 4)
-    ds = to_dataset(td, dims={"obs/*": ("joint",)})
-    assert ds["obs/a"].dims == ds["obs/b"].dims == ("batch_0", "joint")
-    assert ds["act"].dims == ("batch_0", "dim_2")
-    assert to_dataset(td, dims={("obs", "a"): ("joint",)})["obs/b"].dims == ("batch_0", "dim_3")
 
 
 def test_full_tuples_name_the_batch_of_the_whole_tensordict() -> None:
@@ -529,7 +513,12 @@ def test_rows_in_another_order_take_their_coordinates_along() -> None:
 def test_partial_variables_are_collapsed_again_unless_they_were_changed() -> None:
     ds = xr.Dataset(
         {"x": (("member", "time", "u"), np.arange(24.0).reshape(2, 3, 4)), "p": (("time",), [1.0, np.nan, -0.0])},
-        coords={"time": [10, 20, 30], "who": ("member", ["a", "b"]), "when": ("time", ["a", "b", "c"])},
+        coords={
+            "time": [10, 20, 30],
+            "who": ("member", ["a", "b"]),
+            "when": ("time", ["a", "b", "c"]),
+            "note": ("time", np.array(["x", "y", "z"], object)),
+        },
     )
     ds = with_record(ds, {(): ["member", "time"]})
     td = to_tensordict(ds)
@@ -729,7 +718,7 @@ def datasets(draw: st.DrawFn) -> tuple[xr.Dataset, list[str]]:
     return xr.Dataset(data, coords=coords, attrs={"some": 1}), batch
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(datasets(), st.sampled_from(["drop", "keep", "expand"]), st.booleans(), st.booleans())
 def test_any_dataset_comes_back(
     made: tuple[xr.Dataset, list[str]], unbatched: Any, clone: bool, inferred: bool
