@@ -130,7 +130,7 @@ class TensorDictBackendEntrypoint(BackendEntrypoint):
 
     def _check_known(self, unknown: Iterable[str]) -> None:
         for name in unknown:
-            from xarray_tensordict.core.messages import there_are
+            from xarray_tensordict.core.naming import there_are
 
             raise TypeError(
                 f"engine 'tensordict' has no parameter {name!r}; {there_are(name, self.open_dataset_parameters[1:])}"

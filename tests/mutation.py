@@ -25,7 +25,7 @@ from mutmut.mutation.file_mutation import mutate_file_contents
 ROOT = Path(__file__).parents[1]
 CORE = "src/xarray_tensordict/core"
 OWN_TESTS = {
-    **{name: (name,) for name in ("blocks", "messages", "naming", "unbatched_entry")},
+    **{name: (name,) for name in ("blocks", "naming", "unbatched_entry")},
     "metadata": ("metadata", "documents"),
     "values": ("values", "times"),
 }

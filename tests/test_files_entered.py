@@ -23,8 +23,8 @@ PACKAGE = str(Path(xarray_tensordict.__file__).parent)
 BUDGETS = {
     "open_dataset": 24,
     "open_dataset and to_tensordict": 28,
-    "to_zarr, a new store": 25,
-    "to_zarr, rows appended": 31,
+    "to_zarr, a new store": 24,
+    "to_zarr, rows appended": 28,
     "ptd[idx]": 9,
 }
 

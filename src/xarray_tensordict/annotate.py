@@ -14,13 +14,13 @@ import xarray as xr
 
 from .core.inference import BatchDims, infer_batch
 from .core.metadata import batch_record
-from .core.model import Inference, Key, Store, walk
+from .core.model import Inference, Key, Store, is_url, walk
 from .core.naming import Dims, DimsArgument, given_dims, name_batch, resolve_names
 from .dataset.entries import plan_entries, td_names
 from .dataset.open import Layout, OpenOptions, lay_out, open_flat
 from .dataset.records import infer_dataset
 from .formats.base import Annotations
-from .formats.registry import Source, find_source, is_url
+from .formats.registry import Source, find_source
 
 
 def annotate(

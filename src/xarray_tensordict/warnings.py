@@ -29,7 +29,7 @@ from typing import Any
 import xarray as xr
 from xarray import SerializationWarning
 
-from .core.messages import printable
+from .core.naming import printable
 
 __all__ = [
     "IncompleteStoreWarning",

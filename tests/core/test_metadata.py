@@ -74,7 +74,7 @@ def test_a_batch_record_of_another_version_is_refused(version):
         parse_batch_record({"batch_size": [3], "version": version}, WHERE)
     assert str(caught.value) == (
         f"data.h5, group '/': attribute '__tensordict__' has version {version!r}, expected 1; a newer tensordict or "
-        "xarray-tensordict wrote it. Update xarray-tensordict, or open the store with engine='zarr' or 'h5netcdf'"
+        "xarray-tensordict wrote it. Update xarray-tensordict, or delete the attribute: the batch is then inferred from the arrays"
     )
 
 

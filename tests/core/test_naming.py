@@ -1,4 +1,4 @@
-"""The name of every axis: what the caller says, what the store records, the batch names, then ``dim_<size>``."""
+"""The name of every axis (what the caller says, what the store records, the batch names, then ``dim_<size>``); unknown names."""
 
 import re
 
@@ -8,6 +8,7 @@ from xarray_tensordict.core.model import ArrayInfo, GroupBatch, Inference
 from xarray_tensordict.core.naming import (
     FeaturesOnly,
     FromFirstAxis,
+    check_choice,
     check_dims_argument,
     feature_name,
     find_pattern,
@@ -20,6 +21,7 @@ from xarray_tensordict.core.naming import (
     renamed_batches,
     resolve_names,
     settle_sizes,
+    there_are,
 )
 
 
@@ -308,3 +310,30 @@ def test_names_and_sizes_of_another_number_are_an_error():
         renamed_batches(batches, {key: (3, 4)}, {key: ("t", "f")}, {key: ("t",)})
     with pytest.raises(ValueError, match="zip"):
         renamed_batches({("a",): GroupBatch(("t",), (3, 4), "given", "")}, {key: (3,)}, {key: ("t",)}, {key: ("t",)})
+
+
+# -- messages about a name that is not there
+
+
+def test_the_names_there_are_in_order():
+    assert there_are("x", ["b", "a"]) == "there are: ['a', 'b']"
+    assert there_are("x", [], "the dims there are") == "the dims there are: none"
+
+
+def test_the_nearest_name_without_regard_to_case():
+    assert there_are("TIEM", ["lat", "time"]) == "there are: ['lat', 'time']. Did you mean 'time'?"
+    assert there_are("times", ["Time", "TIME"]) == "there are: ['TIME', 'Time']. Did you mean 'TIME'?"
+    assert there_are(7, [77, 5]) == "there are: ['5', '77']. Did you mean '77'?"
+
+
+def test_no_more_than_fifty_names():
+    names = [f"n{number:02}" for number in range(51)]
+    assert there_are("q", names[:50]) == f"there are: {names[:50]}"
+    assert there_are("q", names) == f"there are: {names[:50]} and 1 more"
+    assert there_are("q", [*names, "r"]) == f"there are: {names[:50]} and 2 more"
+
+
+def test_a_value_that_is_none_of_the_choices():
+    check_choice("mode", None, ("a", None))
+    with pytest.raises(ValueError, match=r"^mode: expected one of 'a', None, found 'b'$"):
+        check_choice("mode", "b", ("a", None))

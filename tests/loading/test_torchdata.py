@@ -68,6 +68,9 @@ def test_workers_resume_as_many_as_they_were():
     of_worker = loader.state_dict()["_snapshot"]["_worker_snapshots"]["worker_1"]["dataset_state"]
     with pytest.raises(ValueError, match="the state is that of worker 1 of 2 of a DataLoader"):
         dataset(True).load_state_dict(of_worker)
+    again = stateful(dataset(True), 2)
+    again.load_state_dict(loader.state_dict())
+    assert len(list(again)) == len(list(loader)) - 1
 
 
 def test_workers_need_the_seed_of_the_state():
@@ -77,3 +80,6 @@ def test_workers_need_the_seed_of_the_state():
     again.load_state_dict(loader.state_dict())
     with pytest.raises(ValueError, match="make the dataset with seed=5"):
         next(iter(again))
+    again = stateful(numbered(20).td.to_torch_dataset(4, shuffle=True, seed=5), 1)
+    again.load_state_dict(loader.state_dict())
+    assert len(list(again)) == 4

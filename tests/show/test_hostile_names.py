@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from xarray_tensordict import inspect, open_persistent
 from xarray_tensordict.command_line.app import main
-from xarray_tensordict.core.messages import printable
+from xarray_tensordict.core.naming import printable
 
 WORDS = [
     "\x1b[2J",  # clears the screen

@@ -152,6 +152,7 @@ def test_a_date_that_the_standard_calendar_lacks_is_refused_by_name(tmp_path: Pa
     converted = ds.assign_coords(time=np.datetime64("2000-02-28", "ns") + np.arange(4))
     with pytest.raises(ValueError, match=r"'time_bnds' holds a date that the standard calendar lacks .*2000-02-30"):
         converted.td.to_zarr(tmp_path / "a")
+    converted.drop_vars("time_bnds").td.to_zarr(tmp_path / "a")
 
 
 @pytest.mark.parametrize("kind", WRITE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -95,7 +96,14 @@ def share_of_last_block(array: Any) -> float:
 
 
 def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The chunks along the first axis that dask chooses for an array whose other axes stay whole."""
+    """The chunks along the first axis that dask chooses for an array whose other axes stay whole; one of objects."""
+    if dtype.hasobject or 0 in shape:  # dask does not know the size of objects
+        return (shape[0],)
+    return _chosen_rows(shape, dtype, dask.config.get("array.chunk-size"))
+
+
+@lru_cache(2**12)
+def _chosen_rows(shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | str) -> tuple[int, ...]:
     normalize: Any = dask.array.core.normalize_chunks
-    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, dtype=dtype)[0]
+    rows: tuple[int, ...] = normalize(("auto", *shape[1:]), shape=shape, limit=limit, dtype=dtype)[0]
     return rows

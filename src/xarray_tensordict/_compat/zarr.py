@@ -35,6 +35,8 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, Wrappe
 from zarr.storage._common import make_store_path
 from zarr.storage._local import _get
 
+from ..core.model import is_url
+
 _CLASSES = ("BatchedCodecPipeline", "FusedCodecPipeline")
 PIPELINES = [f"zarr.core.codec_pipeline.{name}" for name in _CLASSES if hasattr(codec_pipeline, name)]
 """What decodes chunks in zarr: the default, and, since zarr 3.4, one that needs less processor time."""
@@ -44,12 +46,12 @@ T = TypeVar("T")
 run = sync  # waits for a coroutine in the event loop of zarr
 
 
-def await_requests(seconds: float = 60) -> None:
+def await_requests() -> None:
     """Wait until the event loop of zarr has nothing to do: where one request of several fails, zarr raises at once."""
 
     async def others() -> None:
         if running := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(running, timeout=seconds)
+            await asyncio.wait(running, timeout=60)
 
     sync(others())
 
@@ -320,18 +322,14 @@ def document_keys(store: Store) -> list[str] | None:
     return [key for key in keys if key.rpartition("/")[2] in METADATA_KEYS]
 
 
-_LOCAL = (LocalStore, MemoryStore, ZipStore)
-
-
 def is_remote(source: Any) -> bool:
     """Whether requests to the store take long: all but local files and memory."""
     if isinstance(source, (str, os.PathLike)):
-        text = os.fspath(source)
-        return "://" in text and not text.startswith("file://")
+        return is_url(os.fspath(source))
     if isinstance(source, StorePath):
         return is_remote(source.store)
     base = base_store(source)
-    return isinstance(base, Store) and not isinstance(base, _LOCAL)
+    return isinstance(base, Store) and not isinstance(base, LocalStore | MemoryStore | ZipStore)
 
 
 # -- documents of metadata ---------------------------------------------------------------------------------------------

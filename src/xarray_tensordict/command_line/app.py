@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..core.messages import printable
+from ..core.naming import printable
 from ..formats.registry import TARGETS
 
 

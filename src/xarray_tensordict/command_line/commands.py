@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ..core.messages import check_choice, printable
+from ..core.model import is_url
+from ..core.naming import check_choice, printable
 from ..dataset.entries import Names, chosen_names, plan_entries
 from ..dataset.records import opening_notes
 from ..formats import counting
-from ..formats.registry import TARGETS, find_source, is_url, target_by_ending
+from ..formats.registry import TARGETS, find_source, target_by_ending
 from ..lazy.persistent import persistent_from_dataset
 from ..loading.batches import Batches
 from ..loading.stats import Stats

@@ -50,6 +50,18 @@ def with_renamed_chunks(encoding: Mapping[str, Any], names: Mapping[str, str]) -
     return {**encoding, "preferred_chunks": sizes}
 
 
+def rows_in(nbytes: int, shape: Sequence[int], axis: int, itemsize: int) -> int:
+    """How many rows along an axis, whole along all others, take so many bytes; one at least.
+
+    Examples
+    --------
+    >>> rows_in(1 << 20, (1000, 256), 0, 4), rows_in(1, (1000, 256), 0, 4)
+    (1024, 1)
+    """
+    row = itemsize * math.prod(size for at, size in enumerate(shape) if at != axis)
+    return max(nbytes // max(row, 1), 1)
+
+
 def row_blocks(shape: Sequence[int], itemsize: int, target: int) -> tuple[int, ...]:
     """Blocks of about `target` bytes that follow each other in C order: whole rows, and parts of a row that is larger.
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
-from .messages import there_are
 from .model import ArrayInfo, GroupBatch, RecordedBatch
+from .naming import there_are
 from .rules import Ballot, by_shape, names_at, no_batch
 from .voting import Dims, is_made_up, is_marked
 

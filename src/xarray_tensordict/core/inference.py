@@ -337,7 +337,7 @@ class Group:
         if any(own != above and not is_marked(own) and not is_marked(above) for own, above in pairs):
             warnings.append(
                 f"{ballot.where}: the recorded names of its batch dims, {list(batch.dims)}, contradict those of the group above it, "
-                f"{list(parent.dims)}, which hold. Correct the record of one of both"
+                f"{list(parent.dims)}, which hold. Write the store again or annotate it to make the record true"
             )
             further = (None if name in parent.dims else name for name in batch.dims[len(parent.dims) :])
             batch = replace(batch, dims=(*parent.dims, *further))

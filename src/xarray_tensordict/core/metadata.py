@@ -117,7 +117,7 @@ def parse_batch_record(value: Any, where: str) -> RecordedBatch:
     if isinstance(version, bool) or version != KNOWN_VERSION:
         raise ValueError(
             f"{where}: attribute {BATCH_ATTR!r} has version {version!r}, expected {KNOWN_VERSION}; a newer tensordict or "
-            f"xarray-tensordict wrote it. Update xarray-tensordict, or open the store with engine='zarr' or 'h5netcdf'"
+            f"xarray-tensordict wrote it. Update xarray-tensordict, or delete the attribute: the batch is then inferred from the arrays"
         )
     try:
         found = checked(record, _BatchRecord, what)

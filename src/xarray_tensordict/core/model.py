@@ -300,6 +300,11 @@ def path_key(path: str | None) -> Key:
     return tuple(part for part in (path or "").split("/") if part)
 
 
+def is_url(path: str) -> bool:
+    """Whether a path is a URL of something that is not a local file."""
+    return "://" in path and not path.startswith("file://")
+
+
 def entry_name(name: Any) -> Any:
     """The name of the variable that is an entry: that of ``("next", "done")`` is ``"next/done"``, other names stay as they are.
 

@@ -5,7 +5,7 @@ Those are groups with a batch of their own under a root without one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,26 @@ _CF_ATTRS = frozenset(
 def key_of(name: Any) -> Key:
     """The key of a variable: ``"next/obs"`` is ``("next", "obs")``; a variable without a name is stored as xarray does."""
     return tuple(str(NONE_VAR_NAME if name is None else name).split("/"))
+
+
+def check_paths(ds: xr.Dataset) -> None:
+    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
+    keys: dict[Key, Hashable] = {}
+    for name in ds.variables:
+        other = keys.setdefault(key_of(name), name)
+        if other is not name:
+            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of the two")
+    for key, name in keys.items():
+        if "" in key:
+            raise ValueError(
+                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
+            )
+        for length in range(1, len(key)):
+            if key[:length] in keys:
+                raise ValueError(
+                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
+                    "an entry and a group; rename one of them"
+                )
 
 
 def kind_of(dtype: Any, attrs: Mapping[str, Any]) -> Kind:

@@ -26,12 +26,12 @@ from .._compat.xarray import (
     remade,
     transpose_axes,
 )
-from ..core.messages import there_are
 from ..core.model import EntryClass, GroupBatch, Inference, Key, cached_property, entry_name
+from ..core.naming import there_are
 from ..core.values import held_objects, widened_dtype_name
 from ..core.voting import is_marked
 from ..formats.raw.arrays import RawRows, raw_rows
-from .describe import key_of
+from .describe import check_paths, key_of
 
 Unbatched = Literal["drop", "keep", "expand", "raise"]
 Form = Literal["tensor", "rows", "value"]
@@ -270,10 +270,11 @@ def why_not(variable: xr.Variable) -> str | None:
     if calendar is not None:
         return (
             f"it holds dates of the calendar {calendar!r}, or outside 1678 to 2262, which int64 nanoseconds cannot hold; "
-            "convert the calendar, or exclude it"
+            "convert the calendar with ds.convert_calendar('standard')"
         )
     if dtype.kind in _TORCH_KINDS and dtype.name in _NOT_IN_TORCH:
-        return f"torch has no dtype for {dtype.name}; convert it with .astype('float64'), which loses precision"
+        narrower = "float64" if dtype.kind == "f" else "complex128"
+        return f"torch has no dtype for {dtype.name}; convert it with .astype({narrower!r}), which loses precision"
     if dtype.kind == "V":
         return f"its dtype {dtype} holds records or raw bytes, which torch has no dtype for"
     return None
@@ -321,23 +322,3 @@ def _checked_names(ds: xr.Dataset, names: Names) -> set[str]:
     if isinstance(names, tuple) and len(names) > 1 and (path := "/".join(map(str, map(entry_name, names)))) in known:
         raise ValueError(f"{names!r} can be several names, or {path!r}: pass {list(names)!r} or {[path]!r}")
     return found
-
-
-def check_paths(ds: xr.Dataset) -> None:
-    """Two variables cannot have one path, ``1`` and ``"1"``, and neither can a variable and a group, ``"a"`` and ``"a/b"``."""
-    keys: dict[Key, Hashable] = {}
-    for name in ds.variables:
-        other = keys.setdefault(key_of(name), name)
-        if other is not name:
-            raise ValueError(f"variables {other!r} and {name!r} claim one path: {str(name)!r}; rename one of them")
-    for key, name in keys.items():
-        if "" in key:
-            raise ValueError(
-                f"variable {name!r}: '' cannot be a part of a path (a '/' separates nested keys); rename it"
-            )
-        for length in range(1, len(key)):
-            if key[:length] in keys:
-                raise ValueError(
-                    f"variables {keys[key[:length]]!r} and {name!r} claim one path: {'/'.join(key[:length])!r} cannot be "
-                    "an entry and a group; rename one of them"
-                )

@@ -249,7 +249,9 @@ def _label(table: _Table, dim: str, index: str, step: str) -> xr.Dataset:
         rows = rows.rename({along: dim})
     taken = [name for name in (index, step) if name in rows.variables]
     if taken:
-        raise ValueError(f"{table.where} has a variable {taken[0]!r} already; choose another name with index= or step=")
+        raise ValueError(
+            f"{table.where} has a variable {taken[0]!r} already; choose another name for the column with index= or step="
+        )
     coords: Mapping[str, Any] = {
         index: (dim, np.repeat(labels, lengths)),
         step: (dim, np.arange(size) - np.repeat(ends - lengths, lengths)),

@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +19,8 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of, dataset_of, remade
 from ..core.inference import infer_batch
-from ..core.messages import check_choice
 from ..core.model import Inference, Key
-from ..core.naming import feature_name
+from ..core.naming import check_choice, feature_name
 from ..core.values import jsonable
 from ..core.voting import is_made_up, is_marked, is_time_name
 from ..formats.array_wrappers import OuterArray, read_outer
@@ -429,6 +428,8 @@ def is_joinable(variable: xr.Variable) -> bool:
 
 def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
     """The rows of all parts as one variable, backed by dask in chunks of one part each, more for a large one."""
+    from .._compat.dask import row_chunks
+
     # xarray's own rules for attributes, encoding and dtype
     like = xr.Variable.concat([_without_rows(part) for part in parts], dim, combine_attrs="drop_conflicts")
     data = indexing.LazilyIndexedArray(JoinedRows([data_of(part) for part in parts], like.dtype))
@@ -440,15 +441,6 @@ def joined_variable(parts: Sequence[xr.Variable], dim: str) -> xr.Variable:
 
 def _without_rows(part: xr.Variable) -> xr.Variable:
     return remade(part, data=np.empty((0, *part.shape[1:]), part.dtype))
-
-
-@lru_cache(2**12)
-def row_chunks(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The chunks of dask along the first axis of one part."""
-    from .._compat import dask
-
-    # dask does not know the size of objects
-    return (shape[0],) if dtype.hasobject or 0 in shape else dask.row_chunks(shape, dtype)
 
 
 def join(parts: Mapping[str, xr.Dataset], dim: str) -> dict[str, xr.Variable]:

@@ -322,9 +322,7 @@ def _assemble(layout: Layout, options: OpenOptions, flat: Mapping[Key, Dims]) ->
                 variable = _moved(variable, renamed)
             variables["/".join((*key, name))] = variable
         coord_names |= {"/".join((*key, name)) for name in coords}
-    dims = {dim for variable in variables.values() for dim in variable.dims}
-    variables = _without_scalars_of_dims(variables, (), layout)
-    return _dataset(variables, coord_names, attrs, {dim for dim in unlimited if dim in dims})
+    return _dataset(_without_scalars_of_dims(variables, (), layout), coord_names, attrs, unlimited)
 
 
 def _moved(variable: xr.Variable, dims: Mapping[str, str]) -> xr.Variable:
@@ -437,7 +435,8 @@ def _dataset(
     if NONE_VAR_NAME in named.keys() - coord_names:
         named[None] = named.pop(NONE_VAR_NAME)
     ds = dataset_of(named, coord_names, attrs)
-    ds.encoding = {"unlimited_dims": set(unlimited)} if unlimited else {}
+    growing = {dim for dim in unlimited if dim in ds.dims}
+    ds.encoding = {"unlimited_dims": growing} if growing else {}
     return ds
 
 

@@ -26,7 +26,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, Stor
 from .._compat.xarray import data_of
 from .._compat.zarr import base_store, dictionary_of
 from ..core.metadata import CF_PACKING, CF_TIMES
-from ..core.model import path_key
+from ..core.model import is_url, path_key
 
 _SETTLED = 50_000_000
 """A file that changed less than so many ns ago can change again within the same tick of the clock of its file system."""
@@ -230,7 +230,7 @@ def place_of(source: Any) -> Place:
         return place_of(source.store).below(source.path)
     if isinstance(source, dict):
         return Place(("dictionary", id(source)))
-    if isinstance(source, str) and "://" in source and not source.startswith("file://"):
+    if isinstance(source, str) and is_url(source):
         return _of_url(source)
     if isinstance(source, str | os.PathLike):
         return _of_file(os.fspath(source))
@@ -318,6 +318,31 @@ class _Compared:
 
     def __hash__(self) -> int:
         return hash(type(self.held))
+
+
+def describe_source(source: Any) -> str:
+    """How messages call a source."""
+    if isinstance(source, (str, os.PathLike)):
+        return str(os.fspath(source))
+    for attribute in ("filename", "store_path", "name"):
+        value = getattr(source, attribute, None)
+        if isinstance(value, str) or (value is not None and attribute == "store_path"):
+            return str(value)
+    return _describe_zarr_store(source) if type(source).__module__.startswith("zarr.") else f"<{type(source).__name__}>"
+
+
+def _describe_zarr_store(store: Any) -> str:
+    """Where it is, as far as it shows: a store in memory has only a number."""
+    if isinstance(store, LocalStore):
+        return str(store.root)
+    if isinstance(store, ZipStore):
+        return str(store.path)
+    if isinstance(store, FsspecStore) and store.path:
+        return str(store.fs.unstrip_protocol(store.path))
+    if isinstance(store, StorePath):
+        inside = _describe_zarr_store(store.store)
+        return f"{inside.rstrip('/')}/{store.path}" if store.path else inside
+    return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
 
 
 # -- where lazy values come from ---------------------------------------------------------------------------------------

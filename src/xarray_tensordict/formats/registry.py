@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from ..core.model import is_url
 from .base import Format, StoreOptions, archive_names, what_starts_with
 from .hdf5.format import Hdf5Format
+from .identity import describe_source
 from .memmap.format import MemmapFormat
 from .zarr.format import IcechunkFormat, KerchunkFormat, ZarrFormat
 
@@ -106,11 +108,6 @@ def find_source(store: Any) -> Source:
     return Source(path, description, _format_of_path(path, description))
 
 
-def is_url(path: str) -> bool:
-    """Whether a path is a URL of something that is not a local file."""
-    return "://" in path and not path.startswith("file://")
-
-
 def _format_of_url(url: str) -> Format:
     return next((each for each in FORMATS if each.url_endings and url.lower().endswith(each.url_endings)), FORMATS[0])
 
@@ -153,33 +150,6 @@ def _why_no_store(td: Any) -> str:
         f"expected a store or an open PersistentTensorDict, found {name}, which is in memory: "
         f"xarray_tensordict.to_dataset(td) makes a Dataset of it"
     )
-
-
-def describe_source(source: Any) -> str:
-    """How messages call a source."""
-    if isinstance(source, (str, os.PathLike)):
-        return str(os.fspath(source))
-    for attribute in ("filename", "store_path", "name"):
-        value = getattr(source, attribute, None)
-        if isinstance(value, str) or (value is not None and attribute == "store_path"):
-            return str(value)
-    return _describe_zarr_store(source) if type(source).__module__.startswith("zarr.") else f"<{type(source).__name__}>"
-
-
-def _describe_zarr_store(store: Any) -> str:
-    """Where it is, as far as it shows: a store in memory has only a number."""
-    from zarr.storage import FsspecStore, LocalStore, ObjectStore, StorePath, ZipStore
-
-    if isinstance(store, LocalStore):
-        return str(store.root)
-    if isinstance(store, ZipStore):
-        return str(store.path)
-    if isinstance(store, FsspecStore) and store.path:
-        return str(store.fs.unstrip_protocol(store.path))
-    if isinstance(store, StorePath):
-        inside = _describe_zarr_store(store.store)
-        return f"{inside.rstrip('/')}/{store.path}" if store.path else inside
-    return str(store.store) if isinstance(store, ObjectStore) else f"<{type(store).__name__}>"
 
 
 def _claiming(value: Any) -> Format | None:

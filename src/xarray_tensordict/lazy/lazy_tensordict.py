@@ -16,8 +16,8 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, PersistentTensorDict, TensorDict
 
 from .._compat.tensordict import NO_DEFAULT, LazyTensorDict, indexed_names, register_pytree
-from ..core.messages import printable, there_are
 from ..core.model import Key, cached_property, group_name
+from ..core.naming import printable, there_are
 from ..core.values import short_dtype
 from ..dataset.describe import warn_empty
 from ..dataset.entries import Entry, Plan, td_names

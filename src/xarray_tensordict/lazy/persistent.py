@@ -16,12 +16,12 @@ from tensordict import PersistentTensorDict, TensorDict
 
 from .._compat.tensordict import entry_class, metadata_of
 from ..core.inference import BatchDims
-from ..core.messages import check_choice
-from ..core.model import Key
-from ..core.naming import DimsArgument
+from ..core.model import Key, is_url
+from ..core.naming import DimsArgument, check_choice
 from ..dataset.entries import Entry, Plan, plan_entries, td_names
 from ..dataset.records import infer_dataset, opening_notes
-from ..formats.registry import describe_source, find_source, is_url
+from ..formats.identity import describe_source
+from ..formats.registry import find_source
 from ..tensors.reading import finish, leave_out_times, read_entries, tensor_dtype
 from ..testing import assert_same_tensordict
 from ..warnings import quiet

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from ..core.messages import there_are
 from ..core.model import Inference, Key, entry_name
+from ..core.naming import there_are
 from ..dataset.describe import hidden_text
 from ..dataset.records import infer_dataset, opening_notes
 from ..tensors.reading import read_variables

@@ -20,8 +20,8 @@ import xarray as xr
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from ..core.messages import there_are
 from ..core.model import Inference
+from ..core.naming import there_are
 from .batches import Batches, BatchIterator, open_batches, open_rows, read_samples
 from .order import Place
 from .reader import RowReader

@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from ..core.messages import printable
+from ..core.naming import printable
 from ..dataset.entries import Entry
 from ..formats.registry import find_source
 from ..lazy.lazy_tensordict import Group

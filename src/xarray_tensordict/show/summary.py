@@ -19,8 +19,8 @@ import xarray as xr
 
 from .._compat.xarray import backend_array, in_memory, zarr_array
 from ..core.inference import INHERITED
-from ..core.messages import printable
 from ..core.model import GroupBatch, Inference, Key, group_name
+from ..core.naming import printable
 from ..core.values import is_text_dtype, short_dtype
 from ..dataset.describe import hidden_text
 from ..dataset.entries import Entry, Plan, plan_entries

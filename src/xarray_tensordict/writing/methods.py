@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from ..core.blocks import Bytes
-from ..core.messages import check_choice, there_are
 from ..core.model import path_key
+from ..core.naming import check_choice, there_are
 from .plan import Source, WriteOptions, Written, add_unlimited, source_of_dataset, source_of_tree
 from .stored_form import Layout
 
@@ -222,7 +222,7 @@ def write_zarr(
     **options: Any,
 ) -> Any:
     """Write a zarr store that tensordict and xarray both read; parameters as ``Dataset.td.to_zarr``."""
-    from ..formats.registry import describe_source
+    from ..formats.identity import describe_source
     from ..formats.zarr.new_arrays import ZarrOptions
     from ..formats.zarr.remote import raise_translated
     from ..formats.zarr.write import resolve_target, write_store
@@ -249,7 +249,7 @@ def write_h5(
 ) -> Any:
     """Write an HDF5 file that tensordict and xarray both read; parameters as ``Dataset.td.to_h5``."""
     from ..formats.hdf5.write import create_file
-    from ..formats.registry import describe_source
+    from ..formats.identity import describe_source
 
     source = _source_of(data)
     asked = WriteOptions(**{**options, **_checked(source, options)})

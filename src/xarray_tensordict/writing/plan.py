@@ -13,14 +13,13 @@ import xarray as xr
 
 from .._compat.xarray import dataset_of, multiindex_dims, remade
 from ..core.inference import infer_batch
-from ..core.messages import printable
 from ..core.metadata import BATCH_DIMS_ATTR, MARKER_ATTRS, UNBATCHED_NAME, batch_record
 from ..core.model import EntryClass, GroupBatch, Inference, Key, RecordedBatch
-from ..core.naming import local_dim, qualify, renamed_batches
+from ..core.naming import local_dim, printable, qualify, renamed_batches
 from ..core.unbatched_entry import encode_array
 from ..core.values import jsonable
-from ..dataset.describe import describe_dataset, key_of
-from ..dataset.entries import check_paths, td_names
+from ..dataset.describe import check_paths, describe_dataset, key_of
+from ..dataset.entries import td_names
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
 from .stored_form import Format, Layout, Place, Stored, store_form

@@ -136,7 +136,7 @@ def _dates(name: str, new: xr.Variable, there: xr.Variable, array: zarr.Array[An
         raise ValueError(
             f"{where}: variable {name!r} has {f'dates of the calendar {expected!r}' if expected else 'no dates'} there, found "
             f"{' and '.join(f'dates of the calendar {each!r}' if each else 'objects that are no dates' for each in found)}; "
-            "convert them with ds.convert_calendar(), or drop the variable"
+            f"{f'convert the dates with ds.convert_calendar({expected!r}), or ' if expected else ''}write to a new store"
         )
     return _as_there(name, new, there, array, where)
 

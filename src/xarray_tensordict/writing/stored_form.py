@@ -272,7 +272,7 @@ def _unbatched(variable: xr.Variable, place: Place) -> Stored:
     if variable.dtype.kind == "f" and (dtype.kind in "iu" or dtype == variable.dtype) and is_packing(variable, words):
         _pack(stored, replace(place, asked={}))
         if is_packing(variable, stored.encoding):
-            stored.variable = encoded(place.name, stored.variable, words, dtype, remedy="drop its encoding")
+            stored.variable = encoded(place.name, stored.variable, words, dtype, remedy="")
     return stored
 
 

@@ -597,6 +597,13 @@ def test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so(dumped, buffe
     with pytest.warns(UserWarning, match=r"compact form of torchrl's own .* not trimmed to its 6 elements"):
         ds = xr.open_dataset(path, engine="tensordict")
     assert {"obs", "done", "reward"} <= set(ds)
+    # what it advises
+    rb = buffers.TensorDictReplayBuffer(storage=buffers.LazyMemmapStorage(20))
+    default, rb.storage.checkpointer = rb.storage.checkpointer, FlatStorageCheckpointer()
+    rb.loads(path)
+    rb.storage.checkpointer = default
+    rb.dumps(path.parent / "again")
+    assert xr.open_dataset(path.parent / "again", engine="tensordict").td.batch_size == (6,)
 
 
 def test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writer(dumped):
@@ -606,6 +613,7 @@ def test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writ
     with pytest.warns(UserWarning, match=r"4 elements of batch size \[10, 7\].*filled=False for all 10"):
         ds = xr.open_dataset(path, engine="tensordict")
     assert ds["obs"].shape == (4, 7, 2)
+    assert xr.open_dataset(path, engine="tensordict", filled=False)["obs"].shape == (10, 7, 2)
 
 
 def test_a_checkpoint_without_a_tensordict(dumped):

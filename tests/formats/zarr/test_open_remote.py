@@ -405,6 +405,8 @@ def test_errors_name_the_store_and_the_way_out(s3: S3Server, name: str, monkeypa
     with pytest.raises(PermissionError, match=f"{url}: the store refuses access"):
         batched().td.to_zarr(url, **nobody)
 
+    batched().td.to_zarr(url, **keywords)
+    xr.open_dataset(url, engine="tensordict", **keywords)
     fast = {"retries": {"max_attempts": 1}, "connect_timeout": 1}
     nowhere = {**s3.options, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"}, "config_kwargs": fast}
     with pytest.raises(ConnectionError, match=f"{url}: the store does not answer"):

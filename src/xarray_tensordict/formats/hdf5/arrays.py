@@ -316,18 +316,17 @@ class OpenedDataset:
 
     def _found(self, base: Any) -> Any:
         state = self.source.state
-        if not self.linked and ((state.as_opened and not self.parts) or self.path in state.fitting):
+        is_checked = self.path in state.checked
+        if not self.linked and ((state.as_opened and not self.parts) or (is_checked and not state.writable)):
             return base[self.path]
         dataset, now = base.get(self.path), None
         if isinstance(dataset, h5py.Dataset) and dataset.shape is not None:
-            if self.path not in state.checked:
+            if not is_checked:
                 check_parts(dataset, elsewhere=True)
-                state.checked.add(self.path)
             compared = bool(self.fingerprint.means) and not state.writable
             now = fingerprint_of(dataset, read_attributes(dataset, (), []) if compared else None, dataset.shape)
         self.fingerprint.compare(now, self.where)
-        if not state.writable:
-            state.fitting.add(self.path)
+        state.checked.add(self.path)
         return dataset
 
 
@@ -393,7 +392,7 @@ class ContiguousDataset(PlainFiles):
             if found < self.offset + self.size:
                 raise OSError(
                     f"{self.dataset.where}: expected {self.size} bytes from {self.offset} on, and the file ends at {found}. It "
-                    f"was truncated; restore it, or leave the variable out with drop_variables=[...]"
+                    f"was truncated; restore it, and open it again"
                 )
             yield fileno, self.offset
         finally:

@@ -93,8 +93,8 @@ class OpenFile:
         Whether it is the file that was opened first, as it was then.
     descriptor, size
         What HDF5 reads it by, where others can use that, and how large it was when it was opened.
-    fitting, checked
-        The datasets that were compared with what they were, and those whose parts were looked at.
+    checked
+        The datasets whose parts were looked at, and that were what they were when they were described.
     """
 
     handle: Any = None
@@ -103,7 +103,6 @@ class OpenFile:
     as_opened: bool = False
     descriptor: int | None = None
     size: int = 0
-    fitting: set[str] = field(default_factory=set)
     checked: set[str] = field(default_factory=set)
 
 

@@ -86,7 +86,7 @@ def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), 
         _place(name, _folders(dataset, "HDF5_EXTFILE_PREFIX"))
     if dataset.chunks is not None or not dataset.is_virtual:
         return
-    virtual_parts(dataset)
+    sources, _ = _sources(dataset)
     seen = set() if seen is None else seen
     own = os.path.realpath(file_name(dataset))
     this = (own, dataset.name)
@@ -95,7 +95,7 @@ def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), 
     if this in seen:
         return
     seen.add(this)
-    for place, name, is_one_of_many in _sources(dataset):
+    for place, name, is_one_of_many in sources:
         if not (elsewhere or place == own):
             continue
         with suppress(OSError), h5py.File(place, "r") if place != own else nullcontext(dataset.file) as file:
@@ -110,37 +110,42 @@ def check_parts(dataset: Any, *, elsewhere: bool, above: tuple[Part, ...] = (), 
                 check_parts(source, elsewhere=elsewhere, above=(*above, this), seen=seen)
 
 
-def _sources(dataset: Any) -> set[tuple[str, str, bool]]:
-    """The datasets that a virtual one is made of, in files that are there; and whether its name for them stands for many."""
-    found, folders, own = set(), _folders(dataset, "HDF5_VDS_PREFIX"), file_name(dataset)
+def virtual_parts(dataset: Any) -> list[str]:
+    """The files that a virtual dataset is made of; HDF5 gives the fill value for what is in files that are not there."""
+    return [] if dataset.chunks is not None or not dataset.is_virtual else _sources(dataset)[1]
+
+
+def _sources(dataset: Any) -> tuple[set[tuple[str, str, bool]], list[str]]:
+    """The datasets that a virtual one is made of, each with whether its name stands for many, and the files by name.
+
+    Raises
+    ------
+    UnreadableError
+        Where a file is not there; of a name that stands for many, those are taken that are.
+    """
+    folders = _folders(dataset, "HDF5_VDS_PREFIX")
+    places: dict[str, str | None] = {".": file_name(dataset)}
+    found, named = set(), set()
     for part in dataset.virtual_sources():
         names = part.file_name, part.dset_name
         many = any("%b" in name for name in names)  # HDF5 puts the number of a block there
+        if "%" not in part.file_name and part.file_name != ".":
+            named.add(part.file_name)
         for block in range(_MOST_BLOCKS if many else 1):
             file, name = (each.replace("%b", str(block)) for each in names)
-            place = own if file == "." else _place(file, folders)
+            if file not in places:
+                places[file] = _place(file, folders)
+            place = places[file]
             if place is None:
                 break
-            found.add((os.path.realpath(place), name, many))
-    return found
-
-
-def virtual_parts(dataset: Any) -> list[str]:
-    """The files that a virtual dataset is made of; HDF5 gives the fill value for what is in files that are not there."""
-    if dataset.chunks is not None or not dataset.is_virtual:
-        return []
-    # "." is the file itself; "%" stands for as many files as there are
-    names = {
-        part.file_name for part in dataset.virtual_sources() if part.file_name != "." and "%" not in part.file_name
-    }
-    folders = _folders(dataset, "HDF5_VDS_PREFIX")
-    places = {name: _place(name, folders) for name in sorted(names)}
-    missing = [name for name, place in places.items() if place is None]
+            found.add((place, name, many))
+    missing = sorted(name for name in named if places[name] is None)
     if missing:
         raise UnreadableError(
-            f"it is made of {len(names)} files, of which these are not there: {missing[:5]}; restore them"
+            f"it is made of {len(named)} files, of which these are not there: {missing[:5]}; restore them"
         )
-    return [place for place in places.values() if place is not None]
+    real = {place: os.path.realpath(place) for place in places.values() if place is not None}
+    return {(real[place], name, many) for place, name, many in found}, [str(places[name]) for name in sorted(named)]
 
 
 def _folders(member: Any, variable: str) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import h5py
 
-from ...core.messages import there_are
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, parse_batch_record, read_array_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key, why_no_key
+from ...core.naming import there_are
 from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
     NO_NAME,

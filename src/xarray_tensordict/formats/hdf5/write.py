@@ -7,7 +7,6 @@ dimension labels; netCDF's placeholders for dims would be entries there. Rows ar
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ import numpy as np
 import xarray as xr
 
 from ..._compat.xarray import NetcdfWriter, data_of, dataset_of
-from ...core.blocks import Bytes
+from ...core.blocks import Bytes, rows_in
 from ...core.metadata import BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, UNBATCHED_NAME
 from ...core.model import Key, group_name
 from ...core.values import to_json
@@ -311,8 +310,7 @@ def _chunks(variable: xr.Variable, asked: Mapping[str, int], unlimited: frozense
             nbytes = asked.get(dim)
             if isinstance(nbytes, Bytes):
                 whole = [full if size == -1 else size for size, full in zip(chosen_chunks, variable.shape, strict=True)]
-                others = math.prod(size for at, size in enumerate(whole) if at != axis)
-                chosen_chunks[axis] = max(nbytes // max(variable.dtype.itemsize * others, 1), 1)
+                chosen_chunks[axis] = rows_in(nbytes, whole, axis, variable.dtype.itemsize)
     elif found is not None:
         chosen_chunks = list(variable.encoding.get("chunks") or variable.encoding["chunksizes"])
     else:

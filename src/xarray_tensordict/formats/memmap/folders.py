@@ -39,8 +39,8 @@ _PLAIN_DTYPES = frozenset(
     "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128 uint16 uint32 uint64".split()
 )
 _PICKLED = "it is a pickled Python object, and loading a pickle can run any code. Pass allow_pickle=True if you trust the store"
-_SLASH = "its key has a '/', and '/' separates nested keys in a Dataset; rename it with tensordict"
-_EMPTY = "its key is empty, and no variable has such a name; rename it with tensordict"
+_SLASH = "its key has a '/', and '/' separates nested keys in a Dataset; rename it with td.rename_key_(...), and save it again"
+_EMPTY = "its key is empty, and no variable has such a name; rename it with td.rename_key_(...), and save it again"
 _LOST = "so tensordict has written the values and not what they are; rename the key and save it again"
 _RAGGED = (
     "it is a nested tensor, whose rows have sizes of their own; pad it with tensordict, or read it with tensordict.load"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from ...core.messages import there_are
 from ...core.metadata import Size, checked, parse
 from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name, path_key, why_no_key
+from ...core.naming import there_are
 from ...warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
 from ..base import Format, StoreOptions, archive_names
 from ..identity import Described

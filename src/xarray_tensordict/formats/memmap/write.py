@@ -20,9 +20,9 @@ from tensordict import NonTensorData, TensorDict
 from ..._compat.tensordict import IS_0_14
 from ..._compat.xarray import past_cache
 from ...core.inference import BatchDims
-from ...core.messages import check_choice
 from ...core.metadata import UNBATCHED_NAME
 from ...core.model import Inference, Key
+from ...core.naming import check_choice
 from ...core.unbatched_entry import encode_array
 from ...core.values import CODE_DTYPES, same_object, to_json
 from ...dataset.entries import Entry, Names, Plan, Unbatched, plan_entries, td_names

@@ -121,9 +121,7 @@ class RawArray(BackendArray):
         except Exception as error:  # codecs have errors of their own
             if isinstance(reason, MemoryError):
                 raise
-            raise OSError(
-                f"{reason}. The file is truncated or damaged ({error}); restore it, or leave it out"
-            ) from error
+            raise OSError(f"{reason}. The file is truncated or damaged: {error}") from error
 
     def _whole_rows(
         self, rows: Any, out: np.ndarray[Any, Any] | None, kept: Kept | None

@@ -122,8 +122,8 @@ class IcechunkFormat(ZarrFormat):
     engine = None
     backend = None
     why_not_annotated = (
-        "a repository changes in a session that is committed: annotate(session.store) for "
-        "session = repository.writable_session('main'), then session.commit(message)"
+        "a repository changes in a session: annotate the store of repository.writable_session('main') in its place, and "
+        "commit the session"
     )
 
     def claims(self, source: Any) -> bool:
@@ -194,7 +194,7 @@ def _check_references(source: str) -> None:
             raise ValueError(
                 f"the reference {key!r} is {each!r:.80}: expected [path] or [path, first byte, number of bytes]"
             )
-    for path in {str(each[0]) for each in references.values() if isinstance(each, list)}:
+    for path in {each[0] for each in references.values() if isinstance(each, list)}:
         local = path.removeprefix("file://")
         if "://" not in local and os.path.exists(local) and not os.path.isfile(local):
             raise ValueError(f"it refers to {path!r}: expected a file, found a folder, a device or a pipe")

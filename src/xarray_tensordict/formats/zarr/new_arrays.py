@@ -29,7 +29,7 @@ from zarr.storage import MemoryStore
 
 from ..._compat.xarray import data_of, dataset_of, past_cache
 from ..._compat.zarr import documents_of, is_transactional, join, on_store
-from ...core.blocks import Bytes, merged_chunks, row_blocks
+from ...core.blocks import Bytes, merged_chunks, row_blocks, rows_in
 from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_NAME, parse, parse_array_record
 from ...core.model import Key
 from ...core.values import jsonable, to_json
@@ -224,8 +224,7 @@ def _dividing(chunks: tuple[int, ...], variable: xr.Variable, options: ZarrOptio
         if shard == -1 or not (asked is None or isinstance(asked, Bytes)):
             continue
         if isinstance(shard, Bytes):
-            row = _itemsize(variable) * math.prod(variable.shape[:axis] + variable.shape[axis + 1 :])
-            found[axis] = min(chunks[axis], max(shard // max(row, 1), 1))
+            found[axis] = min(chunks[axis], rows_in(shard, variable.shape, axis, _itemsize(variable)))
         else:
             found[axis] = next(part for part in range(min(chunks[axis], shard), 0, -1) if shard % part == 0)
     return tuple(found)
@@ -253,8 +252,7 @@ def _shards(name: str, variable: xr.Variable, shards: Mapping[str, int], chunks:
     for axis, (dim, chunk, full) in enumerate(zip(variable.dims, chunks, variable.shape, strict=True)):
         nbytes = shards.get(str(dim))
         if isinstance(nbytes, Bytes):  # as many whole chunks as fit, and no more than there are
-            others = _itemsize(variable) * math.prod(found[:axis] + found[axis + 1 :])
-            most = max(nbytes // others // chunk, 1) * chunk
+            most = max(rows_in(nbytes, found, axis, _itemsize(variable)) // chunk, 1) * chunk
             found[axis] = min(most, -(-full // chunk) * chunk) if full else most
     return tuple(found)
 

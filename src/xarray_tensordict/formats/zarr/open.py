@@ -36,9 +36,9 @@ from ..._compat.zarr import (
     run,
     store_path,
 )
-from ...core.messages import there_are
 from ...core.metadata import COMMIT_ATTR, checked, parse
 from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
+from ...core.naming import there_are
 from ..base import StoreOptions, archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError

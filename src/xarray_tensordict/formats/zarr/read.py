@@ -294,7 +294,8 @@ class _GroupReader:
         if unpickles(array):
             raise NotEnteredError(
                 "a codec of zarr's would unpickle it, and loading a pickle can run any code; this package never does so. "
-                "If you trust the store, read it with zarr and numcodecs, and write it with another codec"
+                "If you trust the store, read it with zarr, with NUMCODECS_ALLOW_UNSAFE_PICKLE_DECODE=1 in the environment, and "
+                "write it with another codec"
             )
         if NON_TENSOR_ATTR in attrs:
             self._add_non_tensor(name, attrs)

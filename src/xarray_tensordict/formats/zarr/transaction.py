@@ -37,9 +37,9 @@ from ..._compat.zarr import (
     run,
     set_bytes,
 )
-from ...core.messages import printable
 from ...core.metadata import COMMIT_ATTR, INCOMPLETE_ATTR, Incomplete, checked, parse
 from ...core.model import why_no_key
+from ...core.naming import printable
 from ..identity import ChangedError
 
 LOCK = ".xarray-tensordict.lock"

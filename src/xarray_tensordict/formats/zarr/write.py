@@ -28,11 +28,10 @@ from ..._compat.zarr import (
     set_bytes,
 )
 from ...core.metadata import INCOMPLETE_ATTR
-from ...core.model import Key, group_name, path_key
+from ...core.model import Key, group_name, is_url, path_key
 from ...writing.plan import Source, plan_write, stream_source
 from ...writing.running import replaced
-from ..identity import Place, place_of, refuse_reading_from
-from ..registry import describe_source
+from ..identity import Place, describe_source, place_of, refuse_reading_from
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
 from .new_arrays import NewGroup, ZarrOptions, new_groups
@@ -394,7 +393,7 @@ def resolve_target(store: Any, group: str | None, storage_options: dict[str, Any
         return ZarrTarget("zip", description, Path(store.path), store, prefix)
     if isinstance(store, str | os.PathLike):
         text = os.fsdecode(os.fspath(store))
-        if "://" in text and not text.startswith("file://"):
+        if is_url(text):
             opened = zarr.storage.FsspecStore.from_url(text, storage_options=storage_options)
             return ZarrTarget("store", description, Path(), opened, prefix)
         return _folder(text.removeprefix("file://"), description, prefix)
