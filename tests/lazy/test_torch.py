@@ -35,17 +35,16 @@ def buffer_td():
     )
 
 
-def write(kind, folder):
-    """A store with the rows of `buffer_td`."""
-    path = folder / f"buffer.{kind}"
+def write(kind, folder, td=None):
+    """A store with the rows of a tensordict, by default those of `buffer_td`, in chunks."""
+    path, chunked, td = folder / f"buffer.{kind}", td is None, buffer_td() if td is None else td
     if kind == "h5":
-        buffer_td().to_h5(path, chunks=True).close()
+        td.to_h5(path, **({"chunks": True} if chunked else {})).close()
     elif kind == "zarr":
-        buffer_td().to_zarr(path, chunks=4)
+        td.to_zarr(path, **({"chunks": 4} if chunked else {}))
     else:
-        path = folder / "buffer.zarr.zip"
         with zarr.storage.ZipStore(path, mode="w") as store:
-            buffer_td().to_zarr(store)
+            td.to_zarr(store)
     return path
 
 
@@ -91,21 +90,14 @@ def test_a_pickle_opens_the_store_again_with_rows_device_and_lock(buffer):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pickle_holds_no_data(kind, tmp_path):
     sizes = []
-    for rows in (10, 100_000):
-        folder = tmp_path / f"{rows:06}"
-        folder.mkdir()
-        path = folder / f"t.{kind}"
-        td = TensorDict({"x": torch.arange(rows)}, [rows])
-        if kind == "h5":
-            td.to_h5(path).close()
-        else:
-            with zarr.storage.ZipStore(path, mode="w") if kind == "zip" else zarr.storage.LocalStore(path) as store:
-                td.to_zarr(store)
-        ptd = open_persistent(path)
-        ptd.to_tensordict()
-        ptd[1:5]["x"]
-        sizes.append(len(pickle.dumps(ptd)))
-        ptd.close()
+    for rows in ("000010", "100000"):
+        (tmp_path / rows).mkdir()
+        with open_persistent(
+            write(kind, tmp_path / rows, TensorDict({"x": torch.arange(int(rows))}, [int(rows)]))
+        ) as ptd:
+            ptd.to_tensordict()
+            ptd[1:5]["x"]
+            sizes.append(len(pickle.dumps(ptd)))
     assert sizes[1] < sizes[0] + 100
 
 
