@@ -119,6 +119,7 @@ def test_what_cannot_be_done_is_one_message_without_a_traceback(buffer, tmp_path
         (["inspect", str(tmp_path / "nope.zarr")], "No such file or directory"),
         (["convert", str(buffer), str(tmp_path / "there.zarr")], f"{tmp_path / 'there.zarr'} exists already"),
         (["convert", str(buffer), str(tmp_path / "out")], f"{tmp_path / 'out'}: the ending does not name a format"),
+        (["convert", str(buffer), str(tmp_path / "out")], "pass --to"),
         (
             ["convert", str(buffer), str(tmp_path / "o.zarr"), "--exclude", "mast"],
             "there is no variable or group 'mast'",
@@ -152,21 +153,6 @@ def test_convert_keeps_ragged_groups(demos, tmp_path):
     tree = xr.open_datatree(tmp_path / "demos.zarr", engine="tensordict")
     assert [tree[f"data/demo_{n}"].td.batch_size for n in range(3)] == [(4,), (6,), (5,)]
     np.testing.assert_array_equal(tree["data/demo_2/obs/eef"], np.full((5, 3), 2, "f4"))
-
-
-def test_convert_takes_chunk_sizes(buffer, tmp_path):
-    run("convert", str(buffer), str(tmp_path / "out.zarr"), "--chunk", "time=2")
-    assert zarr.open_group(tmp_path / "out.zarr")["obs"].chunks == (2, 3)
-
-
-def test_convert_refuses_what_is_there_unless_told_to_overwrite(buffer, tmp_path):
-    run("convert", str(buffer), str(tmp_path / "out.zarr"))
-    assert "exists already" in run("convert", str(buffer), str(tmp_path / "out.zarr"), code=1).output
-    run("convert", str(buffer), str(tmp_path / "out.zarr"), "--overwrite")
-
-
-def test_convert_asks_for_a_format_where_the_ending_names_none(buffer, tmp_path):
-    assert "pass --to" in run("convert", str(buffer), str(tmp_path / "out"), code=1).output
 
 
 def test_annotate_makes_a_store_of_another_tool_open_in_plain_xarray(tmp_path):

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,16 +37,6 @@ class TestAChosenBatch:
         np.testing.assert_array_equal(td["t"].numpy(), ensemble["t"].transpose("time", "member", "lat").values)
         assert_same_tensordict(td, open_persistent(path, batch_dims="time").to_tensordict())
         assert ensemble.td.set_batch_dims("time").td.batch_dims == ("time",)
-
-    def test_gets_dims_in_front_that_come_later(self, ensemble: xr.Dataset) -> None:
-        chosen = ensemble.td.set_batch_dims("time")
-        joined = xr.concat([chosen, chosen], "run")
-        assert joined.td.batch_dims == ("run", "time")
-
-    def test_survives_being_written(self, tmp_path: Path, ensemble: xr.Dataset) -> None:
-        ensemble.td.set_batch_dims("time").to_netcdf(tmp_path / "ens.nc", engine="h5netcdf")
-        with xr.open_dataset(tmp_path / "ens.nc", engine="tensordict") as ds:
-            assert ds.td.batch_dims == ("time",)
 
     def test_of_a_nested_group_only(self, tmp_path: Path) -> None:
         group = zarr.open_group(tmp_path / "nested.zarr", mode="w")
@@ -102,15 +91,12 @@ class TestTheAdviceOfTheEvidence:
         assert found is not None, text
         return found[1] or "", found[2] or "", int(found[3])
 
-    def test_at_the_root(self, grouped: Path) -> None:
-        ds = xr.open_dataset(grouped / "g", engine="tensordict")
+    @pytest.mark.parametrize(("below", "keywords"), [("g", {}), ("", {"group": "g"})], ids=["root", "group"])
+    def test_of_the_group_that_is_opened(self, grouped: Path, below: str, keywords: dict[str, Any]) -> None:
+        ds = xr.open_dataset(grouped / below, engine="tensordict", **keywords)
         assert self.advice(repr(ds.td)) == ("", "", 2)
-        assert xr.open_dataset(grouped / "g", engine="tensordict", batch_dims=2).td.batch_size == (6, 3)
-
-    def test_of_an_opened_group(self, grouped: Path) -> None:
-        ds = xr.open_dataset(grouped, engine="tensordict", group="g")
-        assert self.advice(repr(ds.td)) == ("", "", 2)
-        assert xr.open_dataset(grouped, engine="tensordict", group="g", batch_dims=2).td.batch_size == (6, 3)
+        opened = xr.open_dataset(grouped / below, engine="tensordict", batch_dims=2, **keywords)
+        assert opened.td.batch_size == (6, 3)
 
     def test_of_a_group_of_a_flat_dataset(self, tmp_path: Path, grouped: Path) -> None:
         group = zarr.open_group(tmp_path / "one.zarr", mode="w")
@@ -193,16 +179,6 @@ def test_a_read_that_fails_names_the_variable(tmp_path: Path) -> None:
         assert any("'a'" in note for note in caught.value.__notes__)
 
 
-def test_a_misspelt_name_in_dims_is_an_error(tmp_path: Path) -> None:
-    zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("images", data=np.zeros((6, 2, 2)))
-    with pytest.raises(ValueError, match=r"no array is called 'image'; there are: \['images'\]"):
-        xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims={"image": ("y", "x")})
-    with pytest.raises(TypeError, match="expected a mapping"):
-        xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims=5)
-    ds = xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict", dims={("images",): ("y", "x")})
-    assert ds["images"].dims == ("batch_0", "y", "x")
-
-
 def test_the_record_is_a_plain_list_where_that_says_it_all(tmp_path: Path) -> None:
     ds = xr.Dataset({"x": (("time", "lat"), np.zeros((3, 2)))})
     assert json.loads(ds.td.set_batch_dims("time").attrs["tensordict_batch_dims"]) == ["time"]
@@ -221,10 +197,7 @@ class TestNamesFromTheCaller:
         [
             ({"*": ("time", ...)}, {"rewards": ("time",), "actions": ("time", "dim_7")}),
             ({"a*": ("feature", ...)}, {"actions": ("batch_0", "feature")}),
-            (
-                {"*": ("joint",)},
-                {"actions": ("batch_0", "joint"), "img": ("batch_0", "dim_4", "dim_4_1", "dim_3")},
-            ),
+            ({"*": ("joint",)}, {"actions": ("batch_0", "joint"), "img": ("batch_0", "dim_4", "dim_4_1", "dim_3")}),
         ],
     )
     def test_name_the_axes_of_the_arrays_they_fit(self, buffer: Path, dims: Any, expected: dict[str, Any]) -> None:
@@ -242,15 +215,6 @@ class TestNamesFromTheCaller:
             xr.open_dataset(buffer, engine="tensordict", batch_dims=names)
 
 
-def test_an_array_that_contradicts_the_recorded_batch_is_told(tmp_path: Path) -> None:
-    td = TensorDict({name: np.zeros((6, 2)) for name in "abc"}, [6])
-    td.to_zarr(tmp_path / "td.zarr").close()
-    zarr.open_group(tmp_path / "td.zarr", mode="r+")["b"].resize((4, 2))
-    with pytest.warns(UserWarning, match=r"'b' of shape \[4, 2\] does not start with the recorded batch size \[6\]"):
-        ds = xr.open_dataset(tmp_path / "td.zarr", engine="tensordict")
-    assert ds.td.batch_size == (6,)
-
-
 def test_evidence_from_the_opening_is_not_kept_for_another_size(tmp_path: Path) -> None:
     zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("x", data=np.zeros((6, 2)))
     ds = xr.open_dataset(tmp_path / "raw.zarr", engine="tensordict")
@@ -262,15 +226,6 @@ def test_categories_are_text() -> None:
     ds = xr.Dataset({"c": ("time", pd.Categorical(["a", "b", "a"])), "y": ("time", np.zeros(3))})
     assert ds.td.to_tensordict().get("c").tolist() == ["a", "b", "a"]
     assert "'time' is the first dim" in repr(ds.td)
-
-
-def test_chunks_of_a_store_without_names_are_those_of_dask(tmp_path: Path) -> None:
-    zarr.open_group(tmp_path / "raw.zarr", mode="w").create_array("x", data=np.zeros((10, 4)), chunks=(3, 4))
-    with h5py.File(tmp_path / "raw.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((10, 4)), chunks=(3, 4))
-    for name in ("raw.zarr", "raw.h5"):
-        with xr.open_dataset(tmp_path / name, engine="tensordict", chunks={}) as ds:
-            assert ds["x"].chunks == ((3, 3, 3, 1), (4,))
 
 
 class TestADatasetChangedInPlace:

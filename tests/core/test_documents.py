@@ -27,11 +27,7 @@ def test_nan_and_infinity_are_read_as_python_writes_them() -> None:
 @pytest.mark.parametrize(
     ("content", "kind", "message"),
     [
-        (
-            b'{"shape": [3, true]}',
-            Marker,
-            r"store 'a', __tensordict__: Expected `int`, got `bool` - at `\$\.shape\[1\]`",
-        ),
+        (b'{"shape": [3, true]}', Marker, r"store 'a', __tensordict__: Expected `int`, got `bool` - at `\$\.shape\[1\]`"),
         (b'{"shape": [3], "names": ["t", 2]}', Marker, r"Expected `str \| null`, got `int` - at `\$\.names\[1\]`"),
         (b'{"names": null}', Marker, r"store 'a', __tensordict__: Object missing required field `shape`"),
         (b"[]", Marker, r"store 'a', __tensordict__: Expected `object`, got `array`"),
@@ -40,7 +36,7 @@ def test_nan_and_infinity_are_read_as_python_writes_them() -> None:
         (b"9" * 5000, int, r"store 'a', __tensordict__: not JSON \(Exceeds the limit"),
         (b"[" * 100_000, list, "store 'a', __tensordict__: nested too deeply"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_names_store_document_member_expected_and_found(
     content: bytes, kind: type, message: str
 ) -> None:

@@ -62,17 +62,6 @@ def test_everything_that_is_decided_and_said():
     assert seen == EXPECTED.keys()
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_the_words_do_not_depend_on_the_order_of_the_arrays(order):
-    for store in STORES:
-        found = infer_batch(store.arrays[::order], recorded=store.recorded, group_attrs=store.group_attrs)
-        assert said_of(found) == said_of(
-            infer_batch(
-                sorted(store.arrays, key=lambda info: info.key), recorded=store.recorded, group_attrs=store.group_attrs
-            )
-        )
-
-
 def test_a_group_beside_is_asked_only_where_it_could_have_more():
     swallowed = [var("th", chain=2, draw=5, s=3), var("mu", chain=2, draw=5), coord("chain", chain=2)]
     assert may_have_more(infer_batch(swallowed[:1]), swallowed[:1])

@@ -53,25 +53,10 @@ def test_what_json_cannot_hold_or_what_is_long_is_base64(values):
     np.testing.assert_array_equal(decoded, values)
 
 
-def test_one_element_is_a_list():
-    encoded, _ = both(np.array([7]))
-    assert encoded["data"] == [7]
-
-
 def test_the_smallest_and_the_largest_number_of_a_dtype_come_back():
     for dtype in ("u8", "i8", "i1"):
         values = np.array([np.iinfo(dtype).min, 1, np.iinfo(dtype).max], dtype)
         np.testing.assert_array_equal(both(values)[1], values, strict=True)
-
-
-def test_text_is_a_list_with_the_same_words_as_numbers():
-    encoded = encode_array(np.array(["a", "bc"]), ("x",), attrs={"long_name": "n"}, role="data")
-    assert encoded == {"dims": ["x"], "dtype": "str", "attrs": {"long_name": "n"}, "role": "data", "data": ["a", "bc"]}
-
-
-def test_1024_elements_are_still_a_list():
-    encoded, _ = both(np.arange(1024))
-    assert encoded["data"] == list(range(1024))
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("M8[ns]", "M8[ns]"), (">M8[s]", "M8[s]"), ("m8[D]", "m8[D]")])
@@ -85,17 +70,18 @@ def test_times_are_their_counts(dtype, name):
     assert decode_array(encode_array(long, ("t",), attrs={}, role="data")).tolist() == long.tolist()
 
 
-def test_bytes_have_their_length():
-    encoded, _ = both(np.array([b"abc"]))
-    assert encoded["dtype"] == "S3"
-
-
 @pytest.mark.parametrize("values", [np.array(["a", "bc"]), np.array(["a", "bc"], object), np.array("a")])
-def test_text_is_a_list(values):
+def test_text_is_a_list_with_the_same_words_as_numbers(values):
     encoded, decoded = both(values)
-    assert encoded["dtype"] == "str"
-    assert encoded["data"] == values.tolist()
-    assert decoded.tolist() == values.tolist()
+    dims, data = ["x"][: values.ndim], values.tolist()
+    assert encoded == {"dims": dims, "dtype": "str", "attrs": {"units": "m"}, "role": "coord", "data": data}
+    assert decoded.tolist() == data
+
+
+def test_one_element_and_1024_are_a_list_and_bytes_have_their_length():
+    for values in ([7], list(range(1024))):
+        assert both(np.array(values))[0]["data"] == values
+    assert both(np.array([b"abc"]))[0]["dtype"] == "S3"
 
 
 def test_arrays_of_any_layout_and_of_no_dims():

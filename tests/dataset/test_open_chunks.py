@@ -43,8 +43,6 @@ def written(kind: str, folder, data: TensorDict):
         data.to_h5(path)
     elif kind == "zarr":
         data.to_zarr(path)
-    elif kind == "zarr2":
-        data.to_zarr(path, zarr_format=2)
     elif kind == "memmap":
         data.memmap(path)
     else:
@@ -115,10 +113,8 @@ def test_tiny_chunks_of_hdf5_are_read_several_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("chunks", ["auto", 7, -1, {"time": 7}, {"time": "auto"}, {"time": -1}])
-@pytest.mark.parametrize("kind", ["zarr", "memmap"])
-def test_chunks_that_the_caller_chooses_are_free_where_the_store_has_none(tmp_path, small_blocks, kind, chunks):
-    path = written(kind, tmp_path, td())
-    with opened(path, chunks=chunks, batch_dims="time") as ds:
+def test_chunks_that_the_caller_chooses_are_free_where_the_store_has_none(tmp_path, small_blocks, chunks):
+    with opened(written("memmap", tmp_path, td()), chunks=chunks, batch_dims="time") as ds:
         asked = chunks["time"] if isinstance(chunks, dict) else chunks
         expected = {7: (7,) * 14 + (2,), -1: (100,), "auto": (100,)}[asked]
         assert rows_of(ds)["obs"] == rows_of(ds)["next/obs"] == expected
@@ -146,13 +142,11 @@ def test_a_store_has_the_same_token_in_every_process_until_it_is_replaced(tmp_pa
     """Of the variables in their order: for a dict, dask 2025.1 sorts names by hashes, which each process has its own."""
     path = str(tmp_path / "a.zarr")
     td().to_zarr(path)
-    found = [
-        subprocess.run([sys.executable, "-c", TOKEN, path], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
+    command = [sys.executable, "-c", TOKEN, path]
+    elsewhere = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     with opened(path) as ds:
         token = f"{dask.base.tokenize([*ds.variables.items()], ds.attrs)} {ds['obs'].data.name}\n"
-        assert found == [token, token]
+        assert elsewhere == token
         ds.load().td.to_zarr(path, mode="w")
     with opened(path) as ds:
         # as xarray does it, the time of the last change of the path is a part of the token

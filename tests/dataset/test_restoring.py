@@ -77,6 +77,15 @@ def test_times_of_a_resolution_that_are_not_decoded_are_nanoseconds(
 
 
 @KINDS
+def test_an_array_that_does_not_start_with_the_batch_is_read_in_its_own_order(tmp_path: Path, kind: str) -> None:
+    x = xr.DataArray(np.arange(24.0).reshape(2, 4, 3), dims=("lat", "time", "f"))
+    path = written(xr.Dataset({"x": x}).td.set_batch_dims("time"), tmp_path / "a", kind, "tensordict")
+    for key in ({}, {"time": 1}, {"lat": [1, 0], "time": slice(1, 3)}, {"lat": 0, "f": -1}):
+        with xr.open_dataset(path, engine="tensordict") as found:
+            xr.testing.assert_equal(found["x"].isel(key), x.isel(key))
+
+
+@KINDS
 def test_an_entry_of_an_older_version_opens(tmp_path: Path, kind: str) -> None:
     ds = xr.Dataset({"x": ("time", np.arange(3.0)), "lat": ("lat", [1.0, 2.0])})
     path = written(ds, tmp_path / "a", kind, "tensordict")

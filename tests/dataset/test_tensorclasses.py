@@ -94,16 +94,11 @@ def test_a_store_that_tensordict_saved_gives_the_tensorclass_back(tmp_path, kind
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("origin", ["memory", "store"])
 @pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 specification")
-def test_the_class_is_written_and_read_again(tmp_path, name, origin):
-    if origin == "memory":
-        ds = xarray_tensordict.to_dataset(step())
-    else:
-        step().memmap(tmp_path / "source")
-        ds = xr.open_dataset(tmp_path / "source", engine="tensordict")
+def test_the_class_is_written_and_read_again(tmp_path, name):
+    step().memmap(tmp_path / "source")
     path = tmp_path / name
-    WRITTEN[name](ds, path)
+    WRITTEN[name](xr.open_dataset(tmp_path / "source", engine="tensordict"), path)
     with xr.open_dataset(path, engine="tensordict") as again:
         assert classes_of(again) == BOTH
         assert not again.attrs

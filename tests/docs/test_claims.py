@@ -44,14 +44,6 @@ def ds():
     )
 
 
-@pytest.mark.parametrize("layout", ["tensordict", "xarray"])
-@pytest.mark.parametrize("writer", ["to_zarr", "to_h5"])
-def test_this_package_reads_everything_from_both_layouts(ds, tmp_path, writer, layout):
-    ds = ds.assign({"next/t2m": ds["t2m"] + 1})
-    getattr(ds.td, writer)(tmp_path / "written", layout=layout)
-    assert xr.open_dataset(tmp_path / "written", engine="tensordict").identical(ds)
-
-
 def test_a_memory_map_keeps_values_and_the_attributes_of_what_is_unbatched_only(ds, tmp_path):
     ds.td.to_memmap(tmp_path / "map")
     read = xr.open_dataset(tmp_path / "map", engine="tensordict")

@@ -6,6 +6,7 @@ A page is run in one namespace, in an empty folder: code cells, which the build 
 """
 
 import contextlib
+import io
 import re
 import shlex
 import textwrap
@@ -27,6 +28,8 @@ FENCE = re.compile(
 NOT_RUN = re.compile(r"^% not run: \S.*\n+\Z", re.MULTILINE)
 PLAIN = {"text", "json", "toml", "yaml"}
 SHELL = {"sh", "bash", "console"}
+PRINTED = {"scaling.md": ("((24, 24, 24, 24), (8,), (16,))", "torch.Size([96]) torch.float32", "torch.Size([120])")}
+"""What the code of a page prints, among other things."""
 
 
 @dataclass
@@ -94,8 +97,8 @@ def marks(page):
 )
 def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "__main__", "display": lambda *args: None}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+    namespace, printed = {"__name__": "__main__", "display": lambda *args: None}, io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
         warnings.simplefilter("ignore")  # pages show warnings, too
         for block in blocks_of(page):
             if block.excused:
@@ -104,6 +107,8 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch):
                 run(block, namespace)
             elif block.language in SHELL:
                 run_shell(block)
+    for words in PRINTED.get(page.name, ()):
+        assert words in printed.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

@@ -1,6 +1,7 @@
 """Small stores as the tools of a field write them, made here, through both openings: batch, names, and what is left out.
 
-Each stands for a real file that other tests read where it is there (``tests/integration/test_real.py``).
+Each stands for a real file that other tests read where it is there (``tests/integration/test_real.py``). Groups of
+episodes, cells and draws are in ``tests/dataset/test_trees.py`` and ``test_records.py``, replay buffers in ``test_cases.py``.
 """
 
 from __future__ import annotations
@@ -77,32 +78,6 @@ def scan_lines(path: Path) -> Path:
     return hdf5(path, arrays, {name: {"DimensionNames": text} for name, text in dims.items()})
 
 
-def single_cells(path: Path) -> Path:
-    """AnnData: a CSR matrix beside tables of observations and variables of other lengths."""
-    arrays = {
-        "X/data": floats(20),
-        "X/indices": ints(20),
-        "X/indptr": np.arange(7),
-        "obs/n_counts": floats(6),
-        "obs/n_genes": ints(6),
-        "var/mean": floats(30),
-        "var/std": floats(30),
-    }
-    return hdf5(path, arrays, {"X": {"encoding-type": "csr_matrix", "shape": [6, 30]}})
-
-
-def posterior(path: Path) -> Path:
-    """ArviZ: groups over chains and draws."""
-    theta = (("chain", "draw", "school"), floats(4, 10, 3))
-    for group, arrays in {
-        "posterior": {"mu": (("chain", "draw"), floats(4, 10)), "theta": theta},
-        "sample_stats": {"lp": (("chain", "draw"), floats(4, 10))},
-        "observed_data": {"obs": ("school", floats(3))},
-    }.items():
-        xr.Dataset(arrays).to_netcdf(path, mode="a" if path.exists() else "w", group=group, engine="h5netcdf")
-    return path
-
-
 def table_with_index(path: Path) -> Path:
     """PyTables: a table of records and its search index."""
     rows = np.zeros(8, [("time", "f8"), ("charge", "i4"), ("pos", "f4", (3,))])
@@ -117,45 +92,10 @@ def matlab(path: Path) -> Path:
     return path
 
 
-def demos(path: Path) -> Path:
-    """robomimic: ragged groups of episodes."""
-    arrays = {}
-    for number, rows in enumerate((5, 7, 6)):
-        at = f"data/demo_{number}"
-        arrays |= {f"{at}/actions": floats(rows, 7), f"{at}/obs/eef": floats(rows, 3), f"{at}/dones": ints(rows)}
-    return hdf5(path, arrays, {f"data/demo_{number}": {"num_samples": 1} for number in range(3)})
-
-
-def diffusion_policy(path: Path) -> Path:
-    """A replay buffer: rows in one group, ends of episodes in another."""
-    root = zarr.open_group(path, mode="w", zarr_format=2)
-    for name, values in {
-        "data/action": floats(30, 2),
-        "data/state": floats(30, 5),
-        "data/img": ints(30, 4, 4, 3).astype("u1"),
-        "meta/episode_ends": np.array([10, 18, 30]),
-    }.items():
-        root.create_array(name, data=values)
-    return path
-
-
 def jets(path: Path) -> Path:
     """Events by offsets: a flat column that does not vote."""
     arrays = {"pt_offsets": np.arange(0, 41, 4), "pt": floats(40), "met": floats(10), "weight": floats(10)}
     return hdf5(path, arrays)
-
-
-def variants(path: Path) -> Path:
-    """VCF Zarr: named dims, variants by samples, text."""
-    root = zarr.open_group(path, mode="w", zarr_format=3)
-    for name, values, dims in (
-        ("call_genotype", ints(9, 3, 2).astype("i1"), ("variants", "samples", "ploidy")),
-        ("call_DP", ints(9, 3), ("variants", "samples")),
-        ("variant_position", ints(9), ("variants",)),
-        ("contig_length", ints(2), ("contigs",)),
-    ):
-        root.create_array(name, data=values, dimension_names=dims)
-    return path
 
 
 def mesh(path: Path) -> Path:
@@ -174,13 +114,12 @@ def mesh(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Lookalike:
-    """A store, what it is opened with, the batch that its field expects, and words of what is left out."""
+    """A store, the batch that its field expects, and words of what is left out."""
 
     make: Callable[[Path], Path]
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     shown: frozenset[str]
-    keywords: tuple[tuple[str, Any], ...] = ()
     left_out: str | None = None
 
 
@@ -188,14 +127,9 @@ STORES = [
     Lookalike(ome_zarr, ("t",), (5,), frozenset({"0", "1"})),
     Lookalike(climate_netcdf, ("time",), (12,), frozenset({"tas", "sftlf"})),
     Lookalike(scan_lines, ("nscan",), (9,), frozenset({"NS/SLV/rain"})),
-    Lookalike(single_cells, ("batch_0",), (6,), frozenset({"n_counts", "n_genes"}), (("group", "obs"),)),
-    Lookalike(posterior, ("chain", "draw"), (4, 10), frozenset({"mu", "theta"}), (("group", "posterior"),)),
     Lookalike(table_with_index, ("batch_0",), (8,), frozenset({"hits/time", "hits/charge", "hits/pos"})),
     Lookalike(matlab, ("batch_0",), (50,), frozenset({"spikes", "rate"}), left_out="'cells'"),
-    Lookalike(demos, ("batch_0",), (7,), frozenset({"actions", "obs/eef"}), (("group", "data/demo_1"),)),
-    Lookalike(diffusion_policy, ("batch_0",), (30,), frozenset({"action", "img"}), (("group", "data"),)),
     Lookalike(jets, ("batch_0",), (10,), frozenset({"met", "weight", "pt"})),
-    Lookalike(variants, ("variants",), (9,), frozenset({"call_genotype", "contig_length"})),
     Lookalike(mesh, ("time",), (20,), frozenset({"waterlevel", "mesh2d_face_nodes"})),
 ]
 
@@ -204,10 +138,10 @@ STORES = [
 def test_every_opening_shows_the_batch_of_its_field_and_it_is_written_and_read_again(
     tmp_path: Path, store: Lookalike
 ) -> None:
-    path, keywords = store.make(tmp_path / "store"), dict(store.keywords)
+    path = store.make(tmp_path / "store")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ds = xr.open_dataset(path, engine="tensordict", **keywords)
+        ds = xr.open_dataset(path, engine="tensordict")
     told = [str(each.message) for each in caught if each.category is LeftOutWarning]
     assert len(told) == (store.left_out is not None), told
     assert all(str(store.left_out) in text for text in told)
@@ -216,7 +150,7 @@ def test_every_opening_shows_the_batch_of_its_field_and_it_is_written_and_read_a
     td = ds.td.to_tensordict(unbatched="keep")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)
-        ptd = open_persistent(path, **keywords)
+        ptd = open_persistent(path)
     assert_same_tensordict(ptd.to_tensordict(), ds.td.to_tensordict())
     assert tuple(ptd.batch_size) == store.sizes
     assert [name or "batch_0" for name in ptd.names] == list(store.names)
@@ -226,7 +160,7 @@ def test_every_opening_shows_the_batch_of_its_field_and_it_is_written_and_read_a
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         with xr.open_datatree(path, engine="tensordict") as dt:
-            assert dt[keywords.get("group", "/")].td.batch_size == store.sizes
+            assert dt.td.batch_size == store.sizes
     for write, suffix in ((ds.td.to_zarr, "zarr"), (ds.td.to_h5, "h5")):
         write(tmp_path / f"copy.{suffix}")
         with xr.open_dataset(tmp_path / f"copy.{suffix}", engine="tensordict") as copy:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from typing import ClassVar
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -42,14 +41,6 @@ def counted(**options) -> Counting:
     return Counting(memory)
 
 
-def test_only_the_chunks_that_hold_the_asked_rows_are_read_each_once():
-    store = counted(chunks=(8, 3))
-    with open_persistent(store) as ptd:
-        rows = [63, 0, 1, 17, 0, 62]
-        np.testing.assert_array_equal(ptd.get_at("x", rows).numpy(), ARRAY[rows])
-    assert sorted(key for key, _ in store.seen) == ["x/c/0/0", "x/c/2/0", "x/c/7/0"]
-
-
 def test_of_a_shard_only_the_inner_chunks_that_hold_the_asked_rows_are_read():
     store = counted(chunks=(4, 3), shards=(32, 3), compressors=None)
     with open_persistent(store) as ptd:
@@ -62,34 +53,6 @@ def test_of_a_shard_only_the_inner_chunks_that_hold_the_asked_rows_are_read():
     inner = [found for found in store.seen if isinstance(found[1], zarr.abc.store.RangeByteRequest)]
     assert sorted(key for key, _ in inner) == ["x/c/0/0", "x/c/1/0", "x/c/1/0"]
     assert all(found.end - found.start == 4 * 3 * 4 for _, found in inner)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compressed", [False, True])
-def test_tensors_of_out_are_filled_without_others_of_their_size(compressed, tmp_path):
-    """Two leaves of 48 MB in all."""
-    rows = 48 * 2**20 // (4 * 1024 * 2)
-    array = (np.arange(rows * 1024, dtype="f4") % 251).reshape(rows, 1024)
-    options = {"chunks": (64, 1024), "compression": "lzf"} if compressed else {}
-    with h5py.File(tmp_path / "s", "w") as file:
-        for name in ("a", "b"):
-            file.create_dataset(name, data=array, **options)
-    found = run(f"""
-import torch, xarray as xr, xarray_tensordict
-from tensordict import TensorDict
-torch.set_num_threads(1)
-ds = xr.open_dataset({str(tmp_path / "s")!r}, engine="tensordict")
-ds.isel({{ds["a"].dims[0]: slice(0, 64)}}).td.to_tensordict()   # what libraries load once
-td = TensorDict({{name: torch.zeros(ds[name].shape) for name in ("a", "b")}}, [ds["a"].shape[0]])
-def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
-open("/proc/self/clear_refs", "w").write("5")
-before = peak()
-td = ds.td.to_tensordict(out=td)
-print(peak() - before, sum(td[name].nbytes for name in ("a", "b")))
-""")
-    grown, result = map(int, found.split())
-    assert grown <= (1.2 if compressed else 0.2) * result, f"{grown / result:.2f} of the result"
 
 
 def test_plain_opens_import_neither_torch_nor_this_package(tmp_path):

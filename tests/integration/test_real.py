@@ -15,7 +15,7 @@ import xarray as xr
 import zarr
 
 import corpus
-from corpus import REAL, assert_entry
+from corpus import REAL
 
 NAMES = (
     "climate/cesm2_native.nc",
@@ -40,9 +40,6 @@ FIELDS = {
         f"meta/{name}" for name in ("latitude", "longitude", "water_depth", "timezone", "distance", "jurisdiction")
     }
 }
-
-# Groups with references, which nothing can represent: the member that the warning names.
-LEFT_OUT = {("neuro/nwb_ecephys_ogen.nwb", "general/extracellular_ephys/electrodes"): "group"}
 
 # What these stores may warn of: a member that nothing can represent, and one name for axes of two sizes (pyramids).
 pytestmark = pytest.mark.filterwarnings("ignore:.*(left out|the dim is called):UserWarning")
@@ -125,20 +122,6 @@ def test_opening_warns_at_most_once(name):
         assert all("left out" in message or "the dim is called" in message for message in messages)
 
 
-@pytest.mark.parametrize(("name", "group", "member"), [(*where, member) for where, member in LEFT_OUT.items()])
-def test_what_cannot_be_represented_is_left_out_by_one_warning_that_names_it(name, group, member):
-    if name not in EXPECTED:
-        pytest.skip(f"the shared sample {name} is absent")
-    with warnings.catch_warnings(record=True) as recorded:
-        warnings.simplefilter("always")
-        ds = xr.open_dataset(REAL / name, engine="tensordict", group=group)
-    (message,) = [str(warning.message) for warning in recorded]
-    assert f"{member}'" in message
-    assert member not in ds.variables
-    assert ds.variables
-    ds.close()
-
-
 @GROUPS
 def test_values_are_those_of_h5py_and_zarr(name, group):
     ds = xr.open_dataset(REAL / name, engine="tensordict", **group_keyword(group))
@@ -186,15 +169,3 @@ def test_what_xarray_opens_is_the_same(open_both, name, engine):
     doors = open_both(REAL / name)
     with xr.open_dataset(REAL / name, engine=engine) as expected:
         xr.testing.assert_equal(doors.ds, expected)
-
-
-@of("neuro/nwb_ecephys_ogen.nwb")
-def test_a_table_of_trials_has_one_row_per_trial(open_both):
-    doors = open_both(REAL / "neuro/nwb_ecephys_ogen.nwb", group="intervals/trials")
-    td = doors.td
-    with h5py.File(REAL / "neuro/nwb_ecephys_ogen.nwb") as file:
-        trials = file["intervals/trials"]
-        assert_entry(td, "start_time", trials["start_time"][()])
-        for key, column in trials.items():
-            if column.shape == (412,) and h5py.check_string_dtype(column.dtype):
-                assert corpus.text(td[411][key]) == column.asstr()[411]

@@ -24,8 +24,9 @@ ROWS, STEPS = 10, 16
 """A buffer of 10 rows that took 16 steps: it holds steps 6 to 15, step 10 in its first row."""
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("ring")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torchrl's binaries
         data = pytest.importorskip("torchrl.data", reason="torchrl makes the checkpoint")
@@ -40,41 +41,34 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def reopened(path: Path, form: str) -> xr.Dataset:
-    ds = xr.open_dataset(path, engine="tensordict")
-    target = path.parent / f"copy.{form}"
-    writers: dict[str, Any] = {"zarr": ds.td.to_zarr, "h5": ds.td.to_h5, "memmap": ds.td.to_memmap}
-    if form == "checkpoint":
+@pytest.fixture(scope="module", params=["checkpoint", "zarr", "h5", "memmap"])
+def ds(request: pytest.FixtureRequest, checkpoint: Path) -> xr.Dataset:
+    """The buffer, or a copy of it in another form."""
+    ds, target = xr.open_dataset(checkpoint, engine="tensordict"), checkpoint.parent / f"copy.{request.param}"
+    if request.param == "checkpoint":
         return ds
-    writers[form](target)
+    writers: dict[str, Any] = {"zarr": ds.td.to_zarr, "h5": ds.td.to_h5, "memmap": ds.td.to_memmap}
+    writers[request.param](target)
     with open_persistent(target) as ptd:
         assert_same_tensordict(ptd.to_tensordict(), ds.td.to_tensordict())
     return xr.open_dataset(target, engine="tensordict")
 
 
-FORMS = pytest.mark.parametrize("form", ["checkpoint", "zarr", "h5", "memmap"])
-
-
-@FORMS
-def test_rows_come_in_the_order_in_which_they_were_written(checkpoint: Path, form: str) -> None:
-    ds = reopened(checkpoint, form)
+def test_rows_come_in_the_order_in_which_they_were_written(ds: xr.Dataset) -> None:
     assert ds["t"].values.tolist() == list(range(STEPS - ROWS, STEPS))
     np.testing.assert_array_equal(ds["x"].values[:, 0], ds["t"].values * 0.5)
     assert ds.td.to_tensordict()["t"].tolist() == ds["t"].values.tolist()
 
 
-@FORMS
 @pytest.mark.parametrize("options", [{"within": "episode"}, {"gaps": "t"}], ids=str)
-def test_no_window_joins_the_newest_row_to_the_oldest(checkpoint: Path, form: str, options: dict[str, Any]) -> None:
-    ds = reopened(checkpoint, form)
+def test_no_window_joins_the_newest_row_to_the_oldest(ds: xr.Dataset, options: dict[str, Any]) -> None:
     windows = [window["t"].tolist() for batch in ds.td.batches(3, window={"batch_0": 2}, **options) for window in batch]
     across = [[7, 8]] if "gaps" in options else []
     assert windows == sorted([[6, 7], *across, *([t, t + 1] for t in range(8, STEPS - 1))])
 
 
-@FORMS
-def test_episodes_are_cut_by_the_ids_of_the_collector_which_stay_an_entry(checkpoint: Path, form: str) -> None:
-    ds = reopened(checkpoint, form).drop_vars("episode").td.concat("time")
+def test_episodes_are_cut_by_the_ids_of_the_collector_which_stay_an_entry(ds: xr.Dataset) -> None:
+    ds = ds.drop_vars("episode").td.concat("time")
     assert ds["episode"].values.tolist() == ds["collector/traj_ids"].values.tolist() == [0] * 2 + [1] * 8
     assert ds["step"].values.tolist() == [0, 1, *range(8)]
     assert "collector/traj_ids" in ds.data_vars

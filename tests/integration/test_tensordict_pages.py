@@ -5,24 +5,14 @@ and "Storing large heterogeneous data" with the reference of ``PersistentTensorD
 smaller here. Each test says what a reader of the page would expect of the Dataset.
 """
 
-import zipfile
 from typing import Any
 
 import pytest
 import tensordict
 import torch
 import xarray as xr
-from tensordict import (
-    NonTensorData,
-    PersistentTensorDict,
-    TensorDict,
-    TensorDictBase,
-    pack_memmap,
-    tensorclass,
-    unpack_memmap,
-)
+from tensordict import NonTensorData, PersistentTensorDict, TensorDict, TensorDictBase, tensorclass
 from torch import nn
-from zarr.storage import ZipStore
 
 import xarray_tensordict
 from xarray_tensordict.dataset.records import classes_of
@@ -85,29 +75,6 @@ def test_zarr_saving_loading_and_lazy_access(td, tmp_path):
         assert torch.equal(td["images"][index], persistent.get_at("images", index))
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")  # tensordict writes some members twice
-def test_zarr_in_a_zip_file(td, tmp_path):
-    store = ZipStore(tmp_path / "dataset.zarr.zip", mode="w")
-    td.to_zarr(store).close()
-    store.close()
-    assert_same_tensordict(td, expect(tmp_path / "dataset.zarr.zip", DATASET, {"batch_0": 128}))
-    opened = ZipStore(tmp_path / "dataset.zarr.zip", mode="r")
-    assert_same_tensordict(td, expect(opened, DATASET, {"batch_0": 128}))
-
-
-@pytest.mark.parametrize("storage", ["zarr", "h5", "memmap"])
-def test_a_buffer_that_is_allocated_first(tmp_path, storage):
-    where = {"prefix": tmp_path / "buffer"} if storage == "memmap" else {"filename": tmp_path / "buffer"}
-    schema = {"obs": ([4], torch.float32), "reward": ([], torch.float32)}
-    buffer = TensorDict.from_schema(schema, batch_size=[1000], storage=storage, **where)
-    for i in range(4):
-        buffer[i] = TensorDict(obs=torch.ones(4), reward=torch.tensor(1.0), batch_size=[])
-    found = expect(tmp_path / "buffer", {"obs": ("batch_0", "dim_4"), "reward": ("batch_0",)}, {"batch_0": 1000})
-    assert found["reward"].nonzero().flatten().tolist() == [0, 1, 2, 3]
-    if storage != "memmap":
-        buffer.close()
-
-
 # -- "Saving TensorDict and tensorclass objects" -----------------------------------------------------------------------
 
 
@@ -126,19 +93,6 @@ def test_the_weights_of_a_model(tmp_path):
     sub = TensorDict.load_memmap(tmp_path / "model.tdz", subpath="encoder/layers")
     with xr.open_dataset(tmp_path / "model.tdz", engine="tensordict", group="encoder/layers") as ds:
         assert_same_tensordict(sub, ds.td.to_tensordict())
-
-
-@pytest.mark.parametrize("name", ["data", "data.tdz"])
-def test_a_dataset_that_is_allocated_with_memmap_like(tmp_path, name):
-    datum = TensorDict({"image": torch.randint(255, (3, 8, 8)), "label": 7}, batch_size=[])
-    data = datum.expand(1000)
-    buffer = data.memmap_like(tmp_path / name)
-    image = ("batch_0", "dim_3", "dim_8", "dim_8_1")
-    assert not expect(tmp_path / name, {"image": image, "label": ("batch_0",)}, {"batch_0": 1000})["label"].any()
-    buffer[0] = datum
-    found = expect(tmp_path / name, {"image": image, "label": ("batch_0",)}, {"batch_0": 1000})
-    assert found["label"][:3].tolist() == [7, 0, 0]
-    assert torch.equal(found["image"][0], datum["image"])
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -162,22 +116,6 @@ def test_a_stack_and_a_tensorclass_in_one_folder(tmp_path, lazy):
     with xr.open_dataset(tmp_path / "data", engine="tensordict", group="tensorclass") as ds:
         assert classes_of(ds) == {(): f"{__name__}.MyClass"}
         assert ds.td.to_tensordict(cls=MyClass).metadata == "some text"
-
-
-def test_archives_are_packed_unpacked_and_zipped(tmp_path):
-    td = TensorDict({"a": torch.rand(10), "b": {"c": torch.rand(10)}}, [10])
-    td.save(tmp_path / "data.tdz")
-    unpack_memmap(tmp_path / "data.tdz", tmp_path / "unpacked")
-    pack_memmap(tmp_path / "unpacked", tmp_path / "packed.tdz")
-    with zipfile.ZipFile(tmp_path / "data.tdz") as archive:
-        archive.extractall(tmp_path / "data_dir")
-    with zipfile.ZipFile(tmp_path / "data.zip", "w", zipfile.ZIP_STORED) as archive:
-        for file in sorted((tmp_path / "data_dir").rglob("*")):
-            archive.write(file, file.relative_to(tmp_path / "data_dir"))
-    td.save(tmp_path / "small.tdz", compression="deflate")
-    for name in ("data.tdz", "unpacked", "packed.tdz", "data_dir", "data.zip", "small.tdz"):
-        found = expect(tmp_path / name, {"a": ("batch_0",), "b/c": ("batch_0",)}, {"batch_0": 10})
-        assert_same_tensordict(td, found)
 
 
 def test_an_archive_that_is_written_in_place(tmp_path):

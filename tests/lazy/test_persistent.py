@@ -5,11 +5,11 @@ of two doors); and whatever can be asked of a TensorDict in memory gives the sam
 """
 
 import gc
+import itertools
 from inspect import signature
 
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -31,17 +31,11 @@ from xarray_tensordict_engine import TensorDictBackendEntrypoint
 # The cases of the corpus are held to it by the fixture `doors`.
 
 
-def test_both_doors_show_the_same(flat):
-    td = flat_td()
-    assert isinstance(flat, PersistentTensorDict)
-    assert_same_tensordict(flat.to_tensordict(), td)
-    assert_same_tensordict(flat, td)
-
-
 def test_both_doors_show_the_same_of_a_grid(grid):
     expected = grid_of(grid_ds()).td.to_tensordict()
     assert_same_tensordict(grid.to_tensordict(), expected)
     assert_same_tensordict(grid, expected)
+    assert isinstance(grid, PersistentTensorDict)
     assert grid["weight"].is_contiguous()
     assert grid.names == ["time", "member"]
 
@@ -87,23 +81,6 @@ def test_arguments_reach_the_engine(zarr_path):
     assert spelled_out == set(TensorDictBackendEntrypoint.open_dataset_parameters) - {"filename_or_obj"}
 
 
-def test_packed_data_and_times_are_decoded(tmp_path):
-    ds = xr.Dataset(
-        {"t2m": ("time", np.array([280.5, np.nan, 290.0]))},
-        coords={"time": pd.date_range("2000", periods=3, unit="ns")},
-    )
-    encoding = {
-        "t2m": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1},
-        "time": {"units": "hours since 1999-01-01"},
-    }
-    ds.to_zarr(tmp_path / "packed.zarr", encoding=encoding, zarr_format=3, consolidated=False)
-    ptd = open_persistent(tmp_path / "packed.zarr")
-    torch.testing.assert_close(ptd["t2m"], torch.tensor(ds.t2m.values), equal_nan=True)
-    assert ptd["time"].tolist() == ds.time.values.astype("M8[ns]").astype("i8").tolist()
-    assert ptd.get_at("time", 1).item() == ds.time.values.astype("M8[ns]").astype("i8")[1]
-    ptd.close()
-
-
 def test_bfloat16_keeps_its_dtype_in_every_read():
     widened = xr.Variable(("row", "f"), np.arange(8, dtype="f4").reshape(4, 2), encoding={"torch_dtype": "bfloat16"})
     ptd = persistent_from_dataset(xr.Dataset({"w": widened, "y": ("row", np.arange(4))}))
@@ -115,22 +92,19 @@ def test_bfloat16_keeps_its_dtype_in_every_read():
 # --- keys ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("include_nested", [False, True])
-@pytest.mark.parametrize("leaves_only", [False, True])
-@pytest.mark.parametrize("is_leaf", [None, _is_leaf_nontensor], ids=["default", "non-tensors are leaves"])
-def test_keys_values_and_items(flat, include_nested, leaves_only, is_leaf):
-    arguments = {"include_nested": include_nested, "leaves_only": leaves_only, "is_leaf": is_leaf}
-    td = flat_td()
-    expected = set(td.keys(**arguments))
-    if is_leaf is None and leaves_only:
-        expected -= {"robot", "task"}
-    assert set(flat.keys(**arguments)) == expected
-    assert len(list(flat.values(**arguments))) == len(expected)
-    items = dict(flat.items(**arguments))
-    assert set(items) == expected
-    for key, value in items.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, td[key])
+def test_keys_values_and_items(flat):
+    td, choices = flat_td(), (False, True)
+    for nested, leaves, is_leaf in itertools.product(choices, choices, (None, _is_leaf_nontensor)):
+        arguments = {"include_nested": nested, "leaves_only": leaves, "is_leaf": is_leaf}
+        expected = set(td.keys(**arguments))
+        if is_leaf is None and leaves:
+            expected -= {"robot", "task"}
+        assert set(flat.keys(**arguments)) == expected
+        assert len(list(flat.values(**arguments))) == len(expected)
+        items = dict(flat.items(**arguments))
+        assert set(items) == expected
+        for key, value in items.items():
+            assert not isinstance(value, torch.Tensor) or torch.equal(value, td[key])
 
 
 def test_keys_that_are_there_and_keys_that_are_not(flat):
@@ -273,19 +247,15 @@ def test_after_close_a_read_says_so(form, tmp_path):
     assert "obs" in repr(ptd)
 
 
-def test_closing_frees_the_file(tmp_path):
+@pytest.mark.parametrize("close", [True, False])
+def test_a_file_is_free_once_it_is_closed_or_forgotten(tmp_path, close):
     ptd = make_persistent("hdf5", tmp_path)
     ptd["obs"]
-    ptd.close()
-    with h5py.File(tmp_path / "flat.h5", "r+") as file:
-        file["action"][0] = 5
-
-
-def test_a_file_is_freed_without_close(tmp_path):
-    ptd = make_persistent("hdf5", tmp_path)
-    ptd["obs"]
-    del ptd
-    gc.collect()
+    if close:
+        ptd.close()
+    else:
+        del ptd
+        gc.collect()
     with h5py.File(tmp_path / "flat.h5", "r+") as file:
         file["action"][0] = 5
 

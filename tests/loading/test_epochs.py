@@ -90,7 +90,7 @@ def test_the_file_goes_with_the_dataset_and_not_with_a_fork_of_it():
 
 
 def start_slowly(worker):
-    time.sleep(0.3 * worker)
+    time.sleep(0.1 * worker)
 
 
 def dataset():

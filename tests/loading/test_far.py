@@ -166,8 +166,9 @@ def test_the_first_batch_of_a_shuffle_waits_for_its_own_chunks_alone(far, shuffl
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", [0, 1000, 20_000, 1 << 20])
-@pytest.mark.parametrize("shuffle", [False, True, "full"])
+@pytest.mark.parametrize(
+    ("keep", "shuffle"), [(0, "full"), (1000, False), (1000, "full"), (20_000, True), (1 << 20, True)]
+)
 @pytest.mark.parametrize("encoding", [{"chunks": (5, 3)}, {"chunks": (2, 8), "shards": (10, 8)}])
 def test_batches_are_those_of_the_dataset_however_much_is_kept(keep, shuffle, encoding):
     ds = table(103)

@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
-from loading_samples import ROWS, episodes, numbered, rows_of
+from loading_samples import ROWS, episodes
 
 EPOCHS, SIZE = 4, 4
 
@@ -81,23 +80,3 @@ def test_a_loader_with_a_state_goes_on_in_the_middle_of_an_epoch(made):
     before, state = fit(made, stop=(1, 5))
     assert before == [whole[0], whole[1][:5]]
     assert fit(made, current_epoch=1, step=5, state=state) == [whole[1][5:], *whole[2:]]
-
-
-def test_a_validation_that_is_tried_first_and_left_is_whole_afterwards():
-    loader = plain(0)
-    list(itertools.islice(loader, 2))
-    for _ in range(2):
-        assert sorted(itertools.chain(*rows_of(loader))) == list(range(ROWS))
-
-
-def test_single_rows_are_shared_out_by_the_sampler_that_lightning_puts_in():
-    data = numbered(ROWS).td.to_torch_dataset()
-
-    def made(rank):
-        sampler = DistributedSampler(data, 2, rank, seed=1)
-        return lambda epoch: DataLoader(data, SIZE, sampler=sampler, collate_fn=data.collate)
-
-    ranks = [fit(made(rank)) for rank in range(2)]
-    for epochs in zip(*ranks, strict=True):
-        assert {*itertools.chain(*epochs[0], *epochs[1])} == {*range(ROWS)}
-    assert ranks[0][0] != ranks[0][1]

@@ -55,7 +55,7 @@ def keys_of(sizes, window, stride):
         yield tuple(slice(at, at + window[dim]) for dim, at in zip(DIMS, begin, strict=True))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 6),

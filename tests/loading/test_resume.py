@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from loading_samples import ROWS, episodes, numbered, rows_of
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.fixed_dictionaries(
         {
@@ -135,8 +135,7 @@ def dataset(shuffle, **options):
     return episodes().td.to_torch_dataset(4, shuffle=shuffle, seed=5, buffer_size=9, **options)
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "full"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("shuffle", "workers"), [(True, 0), ("full", 0), (False, 2), ("full", 2)])
 def test_torchs_own_loader_goes_on_behind_some_batches(shuffle, workers):
     def loader_of(data):
         context = "fork" if workers else None

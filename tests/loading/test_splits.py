@@ -18,7 +18,7 @@ def rows_of(parts):
     return {name: part["n"].values.tolist() for name, part in parts.items()}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=20),
     st.lists(st.integers(1, 9), min_size=1, max_size=4),

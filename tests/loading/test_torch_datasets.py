@@ -13,21 +13,18 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 import strategies
-from loading_samples import numbered
-from persistent_samples import as_chunked_zarr, as_hdf5, flat_td, grid_ds, grid_of
+from loading_samples import numbered, rows_of
+from persistent_samples import grid_ds, grid_of
 from xarray_tensordict.loading.torch_datasets import collate
 from xarray_tensordict.testing import assert_same_tensordict
 
 KINDS = ["zarr", "h5"]
 
 
-def store_of(kind, folder, rows=40):
+def store_of(kind, folder, rows=40, chunk=5):
     path = folder / f"n.{kind}"
     ds = numbered(rows, width=3, label=np.array([f"row {row}" for row in range(rows)], object))
-    if kind == "zarr":
-        ds.td.to_zarr(path, chunks={"time": 5})
-    else:
-        ds.td.to_h5(path, chunks={"time": 5})
+    (ds.td.to_zarr if kind == "zarr" else ds.td.to_h5)(path, chunks={"time": chunk})
     return path
 
 
@@ -35,10 +32,6 @@ def store_of(kind, folder, rows=40):
 def opened(request, tmp_path):
     with xr.open_dataset(store_of(request.param, tmp_path), engine="tensordict") as ds:
         yield ds
-
-
-def rows_of(loader):
-    return [batch["n"].tolist() for batch in loader]
 
 
 def flat(lists):
@@ -64,16 +57,15 @@ def test_samples_are_the_rows_of_to_tensordict(ds, data):
             rows[wrong]
 
 
-@pytest.mark.parametrize("write", [as_chunked_zarr, as_hdf5])
-def test_samples_come_from_stores(write, tmp_path):
-    path = tmp_path / ("f.h5" if write is as_hdf5 else "f.zarr")
-    write(flat_td(), path)
-    with xr.open_dataset(path, engine="tensordict") as ds:
-        rows, td = ds.td.to_torch_dataset(), ds.td.to_tensordict()
-        assert_same_tensordict(td[[5, 0, 5]], rows.__getitems__([5, 0, 5]))
-        assert_same_tensordict(td[2], rows[2])
-        assert_same_tensordict(td[2], rows[np.int64(2)])
-        assert [int(row["action"]) for row in rows] == td["action"].tolist()
+def test_one_row_of_a_reversed_dataset_is_a_sample_like_any_other():
+    times = np.arange(3).astype("M8[ns]")
+    ds = xr.Dataset({"obs": (("time", "x"), np.arange(6.0).reshape(3, 2))}, coords={"time": times})
+    backwards = ds.td.set_batch_dims("time").isel(time=slice(None, None, -1))
+    samples = backwards.td.to_torch_dataset()
+    assert [sample["obs"].tolist() for sample in (samples[0], samples[2])] == [[4.0, 5.0], [0.0, 1.0]]
+    assert samples[0]["time"].item() == 2
+    (one,) = backwards.isel(time=slice(0, 1)).td.batches(2)
+    assert one["obs"].tolist() == backwards.isel(time=slice(0, 1)).td.to_tensordict()["obs"].tolist() == [[4.0, 5.0]]
 
 
 def test_samples_may_be_windows():
@@ -107,15 +99,6 @@ def test_a_data_loader_reads_the_rows_of_a_batch_at_once(opened):
         assert_same_tensordict(td[batch["n"].tolist()], batch)
 
 
-def test_torchs_own_seed_chooses_the_order_of_single_samples(opened):
-    rows = opened.td.to_torch_dataset()
-    loader = DataLoader(rows, batch_size=16, shuffle=True, collate_fn=rows.collate)
-    torch.manual_seed(3)
-    first, second = rows_of(loader), rows_of(loader)
-    torch.manual_seed(3)
-    assert rows_of(loader) == first != second
-
-
 def test_the_collate_takes_samples_one_by_one_too():
     rows = numbered(6).td.to_torch_dataset()
     assert collate([rows[0], rows[3]])["n"].tolist() == [0, 3]
@@ -137,6 +120,7 @@ def test_options_of_the_order_need_a_batch_size():
 
 def test_a_sample_has_a_number():
     data = numbered(4).td.to_torch_dataset()
+    assert data[np.int64(2)]["n"] == 2
     for several in ([1.7], [True], ["1"], torch.tensor([0.0])):
         with pytest.raises(TypeError, match="expected the numbers of samples"):
             data.__getitems__(several)
@@ -150,13 +134,9 @@ def test_a_sample_has_a_number():
 def test_a_pickle_of_a_dataset_holds_no_data(kind, tmp_path):
     sizes = []
     for rows in (100, 20_000):
-        folder = tmp_path / str(rows)
-        folder.mkdir()
-        path = folder / f"n.{kind}"
-        ds = numbered(rows, width=3)
-        _ = ds.td.to_zarr(path) if kind == "zarr" else ds.td.to_h5(path)
-        with xr.open_dataset(path, engine="tensordict") as opened:
-            found = opened.td.to_torch_dataset()
+        (tmp_path / f"{rows:05}").mkdir()
+        with xr.open_dataset(store_of(kind, tmp_path / f"{rows:05}", rows, rows // 10), engine="tensordict") as opened:
+            found = opened.td.to_torch_dataset(exclude=["label"])
             found[3]
             sizes.append(len(pickle.dumps(found)))
             assert pickle.loads(pickle.dumps(found))[7]["n"] == 7
@@ -166,8 +146,10 @@ def test_a_pickle_of_a_dataset_holds_no_data(kind, tmp_path):
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
-def loader_of(data, **options):
-    return DataLoader(data, batch_size=None, collate_fn=data.collate, **options)
+def loader_of(data, method=None, workers=2, **options):
+    """A DataLoader over batches, or with ``batch_size=`` over samples; with a method with workers that start so."""
+    workers = {"num_workers": workers, "multiprocessing_context": method} if method else {}
+    return DataLoader(data, collate_fn=data.collate, **{"batch_size": None, **workers, **options})
 
 
 def test_an_iterable_dataset_gives_the_batches_of_the_dataset(opened):
@@ -193,36 +175,23 @@ def test_a_loader_may_ask_for_pinned_memory(opened):
         (opened.td.to_torch_dataset(), {"batch_size": 16}),
         (opened.td.to_torch_dataset(16), {"batch_size": None}),
     ):
-        batches = list(DataLoader(data, collate_fn=data.collate, pin_memory=True, **options))
+        batches = list(loader_of(data, pin_memory=True, **options))
         assert flat(batch["n"].tolist() for batch in batches) == list(range(40))
         assert {batch["n"].is_pinned() for batch in batches} == {torch.cuda.is_available()}
         assert batches[0]["label"] == [f"row {row}" for row in range(16)]
-
-
-def run_loader(data, method, *, persistent=False, epochs=1, **options):
-    """The rows of each batch, for each of several epochs."""
-    loader = DataLoader(
-        data,
-        collate_fn=data.collate,
-        num_workers=2,
-        multiprocessing_context=method,
-        persistent_workers=persistent,
-        **options,
-    )
-    return [rows_of(loader) for _ in range(epochs)]
 
 
 def check_workers(ds, method, *, persistent):
     """Single samples and batches through two workers; to start workers that are not forked takes seconds each time."""
     td = ds.td.to_tensordict()
     rows = ds.td.to_torch_dataset()
-    loader = DataLoader(rows, batch_size=16, num_workers=2, multiprocessing_context=method, collate_fn=rows.collate)
-    batches = list(loader)
+    batches = list(loader_of(rows, method, batch_size=16))
     assert [batch.batch_size for batch in batches] == [torch.Size([16]), torch.Size([16]), torch.Size([8])]
     assert_same_tensordict(td[:16], batches[0])
     assert_same_tensordict(td[32:], batches[2])
     data = ds.td.to_torch_dataset(6, shuffle=True, seed=0, buffer_size=10)
-    first, second = run_loader(data, method, persistent=persistent, epochs=2, batch_size=None)
+    loader = loader_of(data, method, persistent_workers=persistent)
+    first, second = rows_of(loader), rows_of(loader)
     for epoch in (first, second):
         assert sorted(flat(epoch)) == list(range(40))
         assert len(epoch) == len(data)
@@ -233,28 +202,24 @@ def test_workers_that_are_forked_share_out_the_batches(opened):
     check_workers(opened, "fork", persistent=False)
 
 
+@pytest.mark.parametrize("opened", ["zarr"], indirect=True)
 def test_unshuffled_batches_come_in_order_from_workers_too(opened):
     data = opened.td.to_torch_dataset(6)
-    assert run_loader(data, "fork", batch_size=None) == [rows_of(opened.td.batches(6))]
+    assert rows_of(loader_of(data, "fork")) == rows_of(opened.td.batches(6))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_that_start_anew_share_out_the_batches(opened, method):
-    check_workers(opened, method, persistent=False)
+def test_workers_that_start_anew_or_stay_share_out_the_batches(opened, method, persistent):
+    check_workers(opened, method, persistent=persistent)
 
 
+@pytest.mark.parametrize("opened", ["zarr"], indirect=True)
 def test_an_epoch_can_be_chosen_whether_workers_stay_or_not(opened):
     for persistent in (False, True):
         data = opened.td.to_torch_dataset(6, shuffle=True, seed=0)
-        loader = DataLoader(
-            data,
-            batch_size=None,
-            collate_fn=data.collate,
-            num_workers=2,
-            multiprocessing_context="fork",
-            persistent_workers=persistent,
-        )
+        loader = loader_of(data, "fork", persistent_workers=persistent)
         first, second = rows_of(loader), rows_of(loader)
         assert sorted(flat(second)) == list(range(40))
         data.set_epoch(0)
@@ -263,17 +228,12 @@ def test_an_epoch_can_be_chosen_whether_workers_stay_or_not(opened):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_workers_that_stay_run_one_epoch_after_the_other(opened, method):
-    check_workers(opened, method, persistent=True)
-
-
-@pytest.mark.slow
 def test_ranks_with_workers_share_out_the_rows(opened):
     found = []
     for rank in range(2):
         data = opened.td.to_torch_dataset(6, shuffle=True, seed=0, rank=rank, world_size=2, buffer_size=10)
-        found.append(run_loader(data, "fork", epochs=2, batch_size=None))
+        loader = loader_of(data, "fork")
+        found.append([rows_of(loader), rows_of(loader)])
     for epoch in range(2):
         assert sorted(flat(found[0][epoch]) + flat(found[1][epoch])) == list(range(40))
         assert len(found[0][epoch]) == len(found[1][epoch])
@@ -285,16 +245,14 @@ def test_an_error_in_a_worker_names_the_variable(tmp_path):
     chunk.write_bytes(b"no such data")
     with xr.open_dataset(path, engine="tensordict") as ds:
         for data, size in ((ds.td.to_torch_dataset(), 8), (ds.td.to_torch_dataset(8), None)):
-            loader = DataLoader(
-                data, batch_size=size, collate_fn=data.collate, num_workers=1, multiprocessing_context="fork"
-            )
             with pytest.raises(Exception, match="the variable 'x'"):
-                list(loader)
+                list(loader_of(data, "fork", 1, batch_size=size))
 
 
+@pytest.mark.parametrize("opened", ["zarr"], indirect=True)
 def test_leaving_a_loop_over_workers_early_hangs_nowhere(opened):
     data = opened.td.to_torch_dataset(2, shuffle=True, seed=0)
-    loader = DataLoader(data, batch_size=None, collate_fn=data.collate, num_workers=2, multiprocessing_context="fork")
+    loader = loader_of(data, "fork")
     for _ in range(2):
         for _batch in loader:
             break

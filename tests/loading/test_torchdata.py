@@ -19,18 +19,13 @@ def dataset(shuffle, **options):
 def stateful(data, workers=0, **options):
     context = "fork" if workers else None
     return stateful_dataloader.StatefulDataLoader(
-        data,
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=data.collate,
-        multiprocessing_context=context,
-        **options,
+        data, batch_size=None, num_workers=workers, collate_fn=data.collate, multiprocessing_context=context, **options
     )
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "full"])
 @pytest.mark.parametrize(
-    ("workers", "persistent", "every"), [(0, False, 1), (2, False, 1), (2, True, 1), (2, False, 4)]
+    ("shuffle", "workers", "persistent", "every"),
+    [(True, 0, False, 1), ("full", 2, False, 1), (True, 2, True, 1), (False, 2, False, 4)],
 )
 def test_torchdatas_loader_resumes_in_the_epoch_it_was_in(shuffle, workers, persistent, every):
     def made():

@@ -15,7 +15,7 @@ from persistent_samples import grid_ds, grid_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(0, 2), max_size=30),
     st.integers(1, 6),
@@ -71,7 +71,7 @@ def buffers_of(envs, rows):
     ).td.set_batch_dims(["env", "time"])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(1, 8),
@@ -92,14 +92,8 @@ def test_windows_along_a_later_dim_run_for_each_index_of_those_in_front(
         for begin in range(0, rows, 3)
         for start in range(begin, min(begin + 3, rows) - width + 1, stride)
     ]
-    options = {
-        "window": {"time": width},
-        "stride": stride,
-        "within": "episode",
-        "shuffle": shuffle,
-        "seed": 0,
-        "prefetch": 0,
-    }
+    options = {"window": {"time": width}, "stride": stride, "within": "episode"}
+    options |= {"shuffle": shuffle, "seed": 0, "prefetch": 0}
     if not wanted:
         with pytest.raises(ValueError, match=f"no window of {width} along 'time' fits"):
             ds.td.batches(size, **options)

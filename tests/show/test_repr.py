@@ -121,21 +121,13 @@ def test_a_tree_has_html_too():
 @pytest.mark.parametrize(
     ("words", "write"),
     [
-        (
-            "one chunk, uncompressed",
-            lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None),
-        ),
-        (
-            "chunks (2, 2), uncompressed",
-            lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None),
-        ),
+        ("one chunk, uncompressed", lambda group: group.create_array("x", shape=(8, 2), chunks=(8, 2), dtype="f4", compressors=None)),
+        ("chunks (2, 2), uncompressed", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4", compressors=None)),
         ("chunks (2, 2), zstd", lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), dtype="f4")),
-        (
-            "shards (4, 2) of chunks (2, 2), zstd",
-            lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), shards=(4, 2), dtype="f4"),
-        ),
+        ("shards (4, 2) of chunks (2, 2), zstd",
+            lambda group: group.create_array("x", shape=(8, 2), chunks=(2, 2), shards=(4, 2), dtype="f4")),
     ],
-)
+)  # fmt: skip
 def test_the_layout_of_zarr_arrays(tmp_path, words, write):
     write(zarr.create_group(tmp_path / "a.zarr"))
     ds = xr.open_dataset(tmp_path / "a.zarr", engine="tensordict")

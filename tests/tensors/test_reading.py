@@ -61,7 +61,7 @@ def selections(size: int):
     return st.one_of(st.just(slice(None)), slices, numbers, numbers.map(sorted))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_layout_and_selection_in_blocks_is_what_is_read_at_once(data, tmp_path_factory, monkeypatch):
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
@@ -151,7 +151,7 @@ def test_an_error_in_a_block_names_the_variable(tmp_path, small_blocks):
     assert "exclude=['x']" in "".join(found.value.__notes__)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_held_chunk_gives_what_its_array_gives(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))

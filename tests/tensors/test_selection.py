@@ -293,12 +293,12 @@ def test_nested_groups_with_more_batch_dims(tmp_path):
 
 
 def test_points_of_a_large_grid_are_read_alone(tmp_path):
-    array = np.arange(30 * 30).reshape(30, 30)
+    array = np.arange(12 * 12).reshape(12, 12)
     zarr.create_array(str(tmp_path / "g.zarr" / "x"), data=array, chunks=(1, 1), dimension_names=("a", "b"))
     zarr.open_group(str(tmp_path / "g.zarr"), mode="a")
     store = CountingStore(LocalStore(tmp_path / "g.zarr"))
     ptd = open_persistent(store, batch_dims=["a", "b"])
     store.chunks.clear()
-    points = (torch.arange(0, 30, 2), torch.arange(29, 0, -2))
+    points = (torch.arange(0, 12, 2), torch.arange(11, 0, -2))
     assert torch.equal(ptd[points]["x"], torch.from_numpy(array)[points])
-    assert len(store.chunks) == 15
+    assert len(store.chunks) == 6

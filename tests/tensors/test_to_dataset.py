@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,7 @@ def dims_of(ds: xr.Dataset) -> dict[Any, tuple[Any, ...]]:
 
 def test_nested_keys_become_paths() -> None:
     td = td_of({"obs": torch.ones(4, 3), "next": {"obs": torch.zeros(4, 3), "deep": {"r": torch.zeros(4)}}}, 4)
+    assert to_dataset(td, dims={"next/o*": ("joint",)})["next/obs"].dims == ("batch_0", "joint")
     ds = to_dataset(td)
     assert list(ds.data_vars) == ["obs", "next/obs", "next/deep/r"]
     assert ds["next/obs"].dims == ds["obs"].dims == ("batch_0", "dim_3")
@@ -62,15 +62,6 @@ def test_batch_dims_have_the_names_of_the_tensordict_or_a_number() -> None:
     td = td_of({"x": torch.zeros(4, 2, 5)}, 4, 2, names=["time", None])
     assert to_dataset(td)["x"].dims == ("time", "batch_1", "dim_5")
     assert to_dataset(td_of({"x": torch.zeros(4)}, 4))["x"].dims == ("batch_0",)
-
-
-def test_axes_of_one_size_are_told_apart_in_one_array_and_line_up_between_arrays() -> None:
-    td = td_of({"x": torch.zeros(4, 3, 3, 3), "y": torch.zeros(4, 3), "z": torch.zeros(4, 4)}, 4)
-    assert dims_of(to_dataset(td)) == {
-        "x": ("batch_0", "dim_3", "dim_3_1", "dim_3_2"),
-        "y": ("batch_0", "dim_3"),
-        "z": ("batch_0", "dim_4"),
-    }
 
 
 def test_nested_batch_dims_beyond_the_parents_keep_their_names() -> None:
@@ -98,12 +89,6 @@ def test_a_slash_in_a_key_is_an_error_that_names_it(key: tuple[str, ...]) -> Non
     for convert in (to_dataset, to_datatree):
         with pytest.raises(ValueError, match="has a '/' in 'a/b'"):
             convert(td)
-
-
-def test_no_slash_means_no_two_keys_for_one_path() -> None:
-    td = td_of({"a": {"b": torch.zeros(2)}, "a/b": torch.zeros(2)}, 2)
-    with pytest.raises(ValueError, match="'a/b'"):
-        to_dataset(td)
 
 
 def test_the_batch_is_recorded_only_where_it_could_not_be_inferred() -> None:
@@ -179,14 +164,6 @@ def test_the_caller_names_axes(dims: dict[Any, Any], expected: tuple[str, ...]) 
     assert to_dataset(td, dims=dims)["images"].dims == expected
 
 
-def test_globs_reach_nested_entries() -> None:
-    td = td_of({"obs": {"a": torch.zeros(4, 3), "b": torch.zeros(4, 3)}, "act": torch.zeros(4, 2)}, 4)
-    ds = to_dataset(td, dims={"obs/*": ("joint",)})
-    assert ds["obs/a"].dims == ds["obs/b"].dims == ("batch_0", "joint")
-    assert ds["act"].dims == ("batch_0", "dim_2")
-    assert to_dataset(td, dims={("obs", "a"): ("joint",)})["obs/b"].dims == ("batch_0", "dim_3")
-
-
 def test_full_tuples_name_the_batch_of_the_whole_tensordict() -> None:
     td = td_of({"a": torch.zeros(4, 3), "n": {"b": torch.zeros(4)}}, 4)
     ds = to_dataset(td, dims={"a": ("episode", "x")})
@@ -228,13 +205,6 @@ def test_tensors_that_numpy_cannot_hold_are_widened_and_come_back() -> None:
     assert ds["b"].encoding == {"torch_dtype": "bfloat16"}
     assert_same_tensordict(td, to_tensordict(ds))
     assert "torch_dtype" not in (ds["b"] + 1).encoding
-
-
-def test_tensors_are_detached_and_resolved() -> None:
-    td = td_of({"p": torch.nn.Parameter(torch.ones(4)), "c": torch.tensor([1 + 1j] * 4).conj()}, 4)
-    ds = to_dataset(td)
-    assert ds["p"].values.tolist() == [1] * 4
-    assert ds["c"].values.tolist() == [1 - 1j] * 4
 
 
 def test_tensors_that_no_array_holds_are_errors_that_name_the_entry() -> None:
@@ -370,11 +340,6 @@ def test_persistent_tensordicts_of_both_formats(tmp_path: Path) -> None:
     ds = to_dataset(h5)  # str, although tensordict reads bytes (with a warning)
     xr.testing.assert_identical(ds[list(expected)], expected)
     assert ds["k"].item() == "v"
-
-
-def test_memory_maps(tmp_path: Path) -> None:
-    td = plain()
-    xr.testing.assert_identical(to_dataset(td.memmap(tmp_path / "m")), to_dataset(td))
 
 
 def test_tensorclasses() -> None:
@@ -548,7 +513,12 @@ def test_rows_in_another_order_take_their_coordinates_along() -> None:
 def test_partial_variables_are_collapsed_again_unless_they_were_changed() -> None:
     ds = xr.Dataset(
         {"x": (("member", "time", "u"), np.arange(24.0).reshape(2, 3, 4)), "p": (("time",), [1.0, np.nan, -0.0])},
-        coords={"time": [10, 20, 30], "who": ("member", ["a", "b"]), "when": ("time", ["a", "b", "c"])},
+        coords={
+            "time": [10, 20, 30],
+            "who": ("member", ["a", "b"]),
+            "when": ("time", ["a", "b", "c"]),
+            "note": ("time", np.array(["x", "y", "z"], object)),
+        },
     )
     ds = with_record(ds, {(): ["member", "time"]})
     td = to_tensordict(ds)
@@ -748,7 +718,7 @@ def datasets(draw: st.DrawFn) -> tuple[xr.Dataset, list[str]]:
     return xr.Dataset(data, coords=coords, attrs={"some": 1}), batch
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(datasets(), st.sampled_from(["drop", "keep", "expand"]), st.booleans(), st.booleans())
 def test_any_dataset_comes_back(
     made: tuple[xr.Dataset, list[str]], unbatched: Any, clone: bool, inferred: bool
@@ -763,11 +733,6 @@ def test_any_dataset_comes_back(
     xr.testing.assert_identical(back, ds)
     assert list(back.data_vars) == list(ds.data_vars)
     assert_same_tensordict(td, quietly(back, batch, unbatched=unbatched))
-
-
-def test_the_callable_signature_is_public() -> None:
-    call: Callable[..., xr.Dataset] = to_dataset
-    assert set(call.__kwdefaults__ or {}) == {"dims", "coords", "template"}
 
 
 def test_coordinates_of_the_template_that_do_not_fit_are_left_out_with_a_warning() -> None:

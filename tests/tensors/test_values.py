@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import time
 import warnings
 from typing import Any
 
@@ -55,6 +54,10 @@ LAYOUTS = {
     "big-endian complex": np.array([1 + 2j], ">c16"),
     "field of a record": np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i1"), ("b", "f8")])["b"],
     "size-1 axes": np.arange(3)[None, :, None],
+    "field of one record": np.ones(1, [("value", "f4"), ("flag", "u1")])["value"],
+    "one row, negative stride": np.ones((1, 2))[::-1],
+    "one element, negative strides": np.ones((1, 1))[::-1, ::-1],
+    "no rows, negative stride": np.ones((0, 3))[:, ::-1],
 }
 
 
@@ -162,7 +165,7 @@ def test_dates_of_another_calendar_raise_a_worded_error() -> None:
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-@pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "25s", "10Y"])
+@pytest.mark.parametrize("unit", ["Y", "M", "D", "us", "ns", "25s", "10Y"])
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_datetimes_become_nanoseconds_since_1970(unit: str, order: str) -> None:
     array = np.array(["2021-03-04T05:06:07", "1900-01-01", "NaT"], f"{order}M8[{unit}]")
@@ -171,18 +174,6 @@ def test_datetimes_become_nanoseconds_since_1970(unit: str, order: str) -> None:
     for value, date in zip(tensor.tolist()[:2], array.astype("M8[us]").tolist()[:2], strict=True):
         assert value == (date.replace(tzinfo=dt.UTC) - EPOCH) // dt.timedelta(microseconds=1) * 1000
     assert tensor.tolist()[2] == NAT
-
-
-@pytest.mark.parametrize("unit", ["W", "D", "h", "m", "s", "ms", "us", "ns", "7m"])
-def test_timedeltas_become_nanoseconds(unit: str) -> None:
-    array = np.array([1, -2, NAT], "i8").view(f"m8[{unit}]")
-    step = int(np.timedelta64(1, "ns") * 0 + np.array([1], "i8").view(f"m8[{unit}]")[0].astype("m8[ns]").view("i8"))
-    assert tensor_from_numpy(array, name="x").tolist() == [step, -2 * step, NAT]
-
-
-def test_generic_units() -> None:
-    assert tensor_from_numpy(np.array(["NaT"], "M8"), name="x").tolist() == [NAT]
-    assert tensor_from_numpy(np.array([5], "m8"), name="x").tolist() == [5]
 
 
 @pytest.mark.parametrize(
@@ -212,8 +203,7 @@ def bit_patterns(dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"],
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
 )
 def test_floats_without_a_numpy_twin_are_widened_and_come_back_bit_for_bit(name: str) -> None:
     dtype = getattr(torch, name)
@@ -266,18 +256,14 @@ def test_subclasses_give_plain_arrays() -> None:
         (lambda: torch.eye(2).to_sparse(), TypeError, "to_dense"),
         (lambda: torch.eye(2).to_sparse_csr(), TypeError, "to_dense"),
         (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), TypeError, "to_padded_tensor"),
-        (
-            lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged),
-            TypeError,
-            "to_padded_tensor",
-        ),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), TypeError, "to_padded_tensor"),
         (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), TypeError, "dequantize"),
         (lambda: torch.ones(2, device="meta"), ValueError, "meta"),
         (lambda: torch.zeros(2, dtype=torch.uint8).view(torch.bits8), TypeError, "view"),
         (lambda: torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), TypeError, "view"),
         (lambda: torch.zeros(2, dtype=torch.uint8).view(torch.uint4), TypeError, "view"),
     ],
-)
+)  # fmt: skip
 def test_tensors_without_plain_values_are_refused_with_the_way_out(
     make: Any, error: type[Exception], way_out: str
 ) -> None:
@@ -375,18 +361,6 @@ def test_batches_without_rows_keep_their_whole_batch_size(size: tuple[int, ...])
 def test_a_batch_size_that_is_not_that_of_the_rows_raises() -> None:
     with pytest.raises(ValueError, match=r"\[2\], not \[3\]"):
         rows_from_numpy(np.array(["a", "b"]), ndim=1, batch_size=[3])
-
-
-def test_rows_take_linear_time() -> None:
-    def seconds(count: int) -> float:
-        array = np.array([f"row {i}" for i in range(count)], object)
-        start = time.perf_counter()
-        rows_from_numpy(array, ndim=1, batch_size=[count])
-        return time.perf_counter() - start
-
-    seconds(1000)
-    few = max(seconds(2000), 0.005)
-    assert seconds(100_000) < 500 * few  # 50 times the rows; quadratic would be 2500 times the time
 
 
 def test_rows_of_a_named_batch_are_named_and_not_copied_by_their_tensordict():
