@@ -23,7 +23,7 @@ def stores() -> Iterator[Any]:
     for name in corpus.CASE_NAMES:
         if name.startswith(NOT_PLAIN):
             continue
-        yield pytest.param(getattr(corpus.cases, name), id=f"{name[:7]}-original")
+        yield pytest.param(corpus.cases.CASES[name], id=f"{name[:7]}-original")
         for form, make in twins.twins_of(name).items():
             yield pytest.param(make, id=f"{name[:7]}-{form}")
 
@@ -129,7 +129,7 @@ def test_what_plain_xarray_refuses_is_written_by_this_package(tmp_path):
     for name in NOT_PLAIN:
         (full,) = (case for case in corpus.CASE_NAMES if case.startswith(name))
         (tmp_path / name).mkdir()
-        with xr.open_dataset(corpus.build(getattr(corpus.cases, full), tmp_path / name), engine="tensordict") as ds:
+        with xr.open_dataset(corpus.build(corpus.cases.CASES[full], tmp_path / name), engine="tensordict") as ds:
             target = tmp_path / name / ("a.h5" if name == "case_19" else "a.zarr")
             corpus.write(ds, target)
             again = corpus.open_doors(target)
