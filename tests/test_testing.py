@@ -187,10 +187,7 @@ BIT_PAIRS = {
     "float16": (torch.tensor([1.0]).half(), torch.tensor([1.0009765625]).half()),
     "float8": (torch.tensor([1.0]).to(torch.float8_e4m3fn), torch.tensor([1.125]).to(torch.float8_e4m3fn)),
     "int64 beyond the mantissa": (torch.tensor([2**53]), torch.tensor([2**53 + 1])),
-    "uint64": (
-        torch.tensor([2**63], dtype=torch.uint64),
-        torch.tensor([2**63 + 1], dtype=torch.uint64),
-    ),
+    "uint64": (torch.tensor([2**63], dtype=torch.uint64), torch.tensor([2**63 + 1], dtype=torch.uint64)),
     "nan against a number": (torch.tensor([float("nan")]), torch.tensor([0.0])),
     "inf": (torch.tensor([float("inf")]), torch.tensor([-float("inf")])),
     "complex nan on the other side": (torch.tensor([complex(1, np.nan)]), torch.tensor([complex(np.nan, 1)])),

@@ -24,7 +24,7 @@ def stores() -> Iterator[Any]:
     number = 0
     for name in corpus.CASE_NAMES:
         if not name.startswith(NOT_PLAIN):
-            for form, make in {"original": getattr(corpus.cases, name), **twins.twins_of(name)}.items():
+            for form, make in {"original": corpus.cases.CASES[name], **twins.twins_of(name)}.items():
                 number += 1
                 yield pytest.param(make, form != "original", 2 + number % 2, id=f"{name[:7]}-{form}-{2 + number % 2}")
 

@@ -27,7 +27,7 @@ def stores(*names: str) -> list[Any]:
     """Makers of all stores of the corpus, or of some cases of it."""
     params = []
     for name in names or corpus.CASE_NAMES:
-        params.append(pytest.param(getattr(corpus.cases, name), id=f"{name[:7]}-original"))
+        params.append(pytest.param(corpus.cases.CASES[name], id=f"{name[:7]}-original"))
         params += [pytest.param(make, id=f"{name[:7]}-{form}") for form, make in twins.twins_of(name).items()]
     return params
 

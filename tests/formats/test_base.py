@@ -52,10 +52,7 @@ KINDS = {
         lambda path: zipped(path, "config.json", "model.weights.h5"),
         "a zip archive that looks like a model of Keras",
     ),
-    "a.zip": (
-        lambda path: zipped(path, "b.txt", "a.txt"),
-        "a zip archive with ['a.txt', 'b.txt'] in it. Unpack it",
-    ),
+    "a.zip": (lambda path: zipped(path, "b.txt", "a.txt"), "a zip archive with ['a.txt', 'b.txt'] in it. Unpack it"),
     "pipe": (os.mkfifo, "a device or a pipe"),  # which is not waited for
     "device": (lambda path: path.symlink_to("/dev/zero"), "a device or a pipe"),
     "folder": (Path.mkdir, "a folder with nothing in it"),

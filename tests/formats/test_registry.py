@@ -73,6 +73,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "StorePath": lambda path: StorePath(MemoryStore(), "a/b"),
     "StorePath of a folder": lambda path: StorePath(LocalStore(path), "a/b"),
     "Group": lambda path: zarr.open_group(MemoryStore(), mode="w").create_group("x"),
+    "Group of a folder": lambda path: zarr.open_group(path, mode="w").create_group("x"),
 }
 
 
@@ -187,9 +188,10 @@ def test_a_group_in_a_zip_archive_that_is_there_is_not_written(tmp_path: Path) -
     assert path.read_bytes() == before
 
 
-def test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [None, "w"])
+def test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole(tmp_path: Path, mode: Any) -> None:
     with ZipStore(tmp_path / "era.zip", mode="w") as store:
-        era().td.to_zarr(store)
+        era().td.to_zarr(store, mode=mode)
         with pytest.raises(ValueError, match="cannot be replaced"):
             era().td.to_zarr(store, mode="w")
         with pytest.raises(ValueError, match=r"open for writing.*close it"):

@@ -262,7 +262,7 @@ TARGETS = {"zarr2": "a2.zarr", "zarr3": "a3.zarr", "hdf5": "a.h5"}
 
 def every_store() -> Iterator[Any]:
     for name in corpus.CASE_NAMES:
-        yield pytest.param(getattr(corpus.cases, name), id=f"{name[:7]}-original")
+        yield pytest.param(corpus.cases.CASES[name], id=f"{name[:7]}-original")
         for form, make in twins.twins_of(name).items():
             yield pytest.param(make, id=f"{name[:7]}-{form}")
     for name in corpus.real_stores():

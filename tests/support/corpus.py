@@ -25,7 +25,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 SHARED = Path(__file__).parents[3] / "shared"
 REAL = SHARED / "real"
 
-CASE_NAMES = tuple(make.__name__ for make in cases.CASES)
+CASE_NAMES = tuple(cases.CASES)
 
 specified: set[str] = set()
 """The cases that some test names with `of_case`."""
@@ -35,7 +35,7 @@ def stores_of(number: int, *beside: Any, twin: bool = True, marks: Any = ()) -> 
     """Parameters for case `number` and, with `twin`, its twins in other formats: what writes each, and `beside`."""
     (name,) = (name for name in CASE_NAMES if name.startswith(f"case_{number:02}_"))
     specified.add(name)
-    makes = {"original": getattr(cases, name), **(twins.twins_of(name) if twin else {})}
+    makes = {"original": cases.CASES[name], **(twins.twins_of(name) if twin else {})}
     return [pytest.param(make, *beside, id=f"{name[:7]}-{form}", marks=marks) for form, make in makes.items()]
 
 

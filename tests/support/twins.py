@@ -196,6 +196,9 @@ def anemoi() -> Tree:
     }
 
 
+ANEMOI_ATTRS: GroupAttrs = {"": {"variables": ["t", "q"], "frequency": "24h"}}
+
+
 def null_names() -> Tree:
     return {
         "a": Array(np.arange(8.0).reshape(4, 2), dims=("time", None)),
@@ -377,10 +380,10 @@ def placeholder() -> Tree:
     }
 
 
-def write_stale_zarr2(folder: Path) -> Path:
-    """A consolidated v2 store that was changed afterwards."""
-    path = folder / "stale2.zarr"
-    root = zarr.open_group(str(path), mode="w", zarr_format=2)
+def write_stale(folder: Path, *, zarr_format: int) -> Path:
+    """A consolidated store that was changed afterwards: one array resized, one added, one deleted."""
+    path = folder / f"stale{zarr_format}.zarr"
+    root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
     _put_in_zarr(root, {"x": Array(np.array([0, 1], "i8"), ("t",), chunks=(2,))})
     _put_in_zarr(root, {"old": Array(np.array([5, 6], "i8"), ("t",))})
     zarr.consolidate_metadata(root.store)
@@ -435,7 +438,7 @@ def rows() -> Tree:
 
 TREES: dict[str, tuple[Callable[[], Tree], tuple[str, ...], GroupAttrs]] = {
     "case_01": (raw_rows, ("zarr2", "hdf5"), {}),
-    "case_02": (anemoi, ("zarr3", "hdf5"), {"": {"variables": ["t", "q"], "frequency": "24h"}}),
+    "case_02": (anemoi, ("zarr3", "hdf5"), ANEMOI_ATTRS),
     "case_03": (null_names, ("hdf5", "labels"), {}),
     "case_06": (replay_buffer, ("zarr3", "hdf5"), {}),
     "case_07": (robomimic, ("zarr2", "zarr3"), ROBOMIMIC_ATTRS),
@@ -467,7 +470,7 @@ DATASETS: dict[str, tuple[Callable[[], xr.Dataset], tuple[str, ...]]] = {
 WRITTEN_ALONE: dict[str, dict[str, Make]] = {
     "case_12": {"tensordict-h5": write_tensordict_h5},
     "case_23": {"hdf5": write_unlimited_h5netcdf},
-    "case_38": {"zarr2": write_stale_zarr2},
+    "case_38": {"zarr2": partial(write_stale, zarr_format=2)},
 }
 
 

@@ -21,13 +21,11 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from tensordict import PersistentTensorDict
 
 import corpus
-from written import assert_gives_back, assert_identical, era, reopened, text
+from written import assert_gives_back, era, reopened
 from xarray_tensordict import IncompleteStoreWarning, open_persistent
 from xarray_tensordict.formats.hdf5.output import Hdf5Output
-from xarray_tensordict.testing import assert_same_tensordict
 
 LAYOUTS = pytest.mark.parametrize("layout", ["tensordict", "xarray"])
 FORKS = pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
@@ -82,30 +80,6 @@ def growing(rows: int) -> xr.Dataset:
     return ds
 
 
-# tensordict warns that it reads strings as bytes until its version 0.17
-@pytest.mark.filterwarnings("ignore:The h5 backend of PersistentTensorDict reads the string:FutureWarning")
-@LAYOUTS
-@pytest.mark.parametrize("chunked", [False, True])
-def test_append_grows_every_group_and_all_records(path: Path, layout: Any, chunked: bool) -> None:
-    whole = growing(6)
-    first, rest = whole.isel(time=slice(0, 4)), whole.isel(time=slice(4, 6))
-    first.encoding = whole.encoding
-    first.td.to_h5(path, layout=layout)
-    (rest.chunk(time=1) if chunked else rest).td.to_h5(path, append_dim="time")
-    assert_gives_back(path, whole)
-    ptd = open_persistent(path)
-    assert_same_tensordict(ptd.to_tensordict(), whole.td.to_tensordict())
-    ptd.close()
-    if layout == "tensordict":
-        bare = PersistentTensorDict.from_h5(path, batch_size=[6])
-        assert bare["next", "t2m"].shape == (6, 2, 3)
-        assert text(bare["station"]) == whole["station"].values.tolist()
-        bare.close()
-    else:
-        with xr.open_dataset(path, engine="h5netcdf") as found:
-            assert_identical(found.load(), whole.drop_vars("next/t2m"))
-
-
 @LAYOUTS
 def test_append_to_a_group_of_a_file_leaves_the_rest(path: Path, layout: Any) -> None:
     era().td.to_h5(path, layout=layout)
@@ -143,43 +117,6 @@ def test_append_to_netcdf_keeps_its_packing_and_units(path: Path) -> None:
         np.testing.assert_array_equal(found["t2m"], np.concatenate([ds["t2m"], ds["t2m"]]))
     with pytest.raises(ValueError, match="does not hold its times"):
         later.assign_coords(time=later["time"] + np.timedelta64(1, "h")).td.to_h5(path, append_dim="time")
-
-
-def test_dimensions_without_a_coordinate_grow_with_their_variables(path: Path) -> None:
-    ds = xr.Dataset({"x": (("time", "f"), np.zeros((4, 2)))})
-    ds.to_netcdf(path, engine="h5netcdf", unlimited_dims=["time"])
-    ds.td.to_h5(path, append_dim="time")
-    for engine in ("h5netcdf", "netcdf4", "tensordict"):
-        with xr.open_dataset(path, engine=engine) as found:
-            assert found.sizes["time"] == 8
-
-
-@LAYOUTS
-def test_datasets_of_a_fixed_size_are_refused_with_the_way_out(path: Path, layout: Any) -> None:
-    era().td.to_h5(path, layout=layout)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=r"cannot grow along 'time'.*mode='w'.*unlimited_dims"):
-        era().td.to_h5(path, append_dim="time")
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda ds: ds.drop_vars("done"), r"\['done'\] have the dim 'time' there"),
-        (lambda ds: ds.assign(more=("time", np.zeros(2))), r"\['more'\] are not there"),
-        (lambda ds: ds.assign(t2m=ds["t2m"].astype("f8")), "has dtype float32 there, found float64"),
-        (lambda ds: ds.isel(lat=slice(1)), "needs size 2 along 'lat'"),
-        (lambda ds: ds.rename(time="hour"), "'time' is no dim of the dataset"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused_before_a_byte_is_written(path: Path, change: Any, message: str) -> None:
-    growing(4).td.to_h5(path)
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match=message):
-        change(era(2)).td.to_h5(path, append_dim="time")
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
 
 
 @LAYOUTS

@@ -1,24 +1,17 @@
 """Writing HDF5 files: what plain tensordict and plain xarray see, and what this package gives back."""
 
 import io
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
-import dask
-import dask.array
 import h5py
 import numpy as np
 import pytest
 import torch
 import xarray as xr
 from dask.delayed import Delayed
-from hypothesis import HealthCheck, given, settings
 from tensordict import PersistentTensorDict, TensorDict
 
-import generated
-import xarray_tensordict
 from written import assert_gives_back, assert_identical, dtypes, era, reopened, text
 from xarray_tensordict import open_persistent
 from xarray_tensordict.testing import assert_same_tensordict
@@ -81,33 +74,6 @@ def test_it_comes_back_as_it_was(path, layout):
         assert dtypes(reopened(path)) == dtypes(ds)
 
 
-PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@BYTES
-@PROPERTY
-@given(ds=generated.datasets())
-def test_any_dataset_comes_back_and_bare_tensordict_reads_it(ds):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "x.h5"
-        ds.td.to_h5(path)
-        assert_gives_back(path, ds, nested=True)
-        assert dtypes(reopened(path, nested=True)) == dtypes(ds)
-        found, wanted = bare(path, ds.td.batch_size), ds.td.to_tensordict()
-        for key in ds.td.infer().keys("batched"):
-            if isinstance(wanted.get(key), torch.Tensor):
-                assert found.get(key).dtype == wanted.get(key).dtype
-                np.testing.assert_array_equal(found.get(key).numpy(), wanted.get(key).numpy())
-
-
-@PROPERTY
-@given(ds=generated.datasets())
-def test_any_dataset_comes_back_with_layout_xarray(ds):
-    with tempfile.TemporaryDirectory() as folder:
-        ds.td.to_h5(f"{folder}/x.h5", layout="xarray")
-        assert_gives_back(f"{folder}/x.h5", ds, nested=True)
-
-
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
@@ -140,41 +106,6 @@ def test_strings_with_a_nul_are_refused_by_name_and_leave_the_old_file(path, chu
         (ds.chunk(row=1) if chunked else ds).td.to_h5(path)
     assert_gives_back(path, era())
     assert [child.name for child in path.parent.iterdir()] == [path.name]
-
-
-def test_bytes_stay_bytes(path):
-    ds = xr.Dataset(
-        {"x": ("row", [1.0, 2.0]), "b": ("row", np.array([b"ab", b"c"])), "c": ("col", np.array([b"p", b"q"]))}
-    )
-    ds.td.to_h5(path)
-    assert_gives_back(path, ds)
-    assert reopened(path)["b"].dtype.kind == "S"
-
-
-def test_torch_dtypes_come_back_bit_for_bit(path):
-    td = TensorDict({"w": torch.tensor([1.0, 2.5, -3.0]).to(torch.bfloat16)}, [3], names=["row"])
-    for layout in ("tensordict", "xarray"):
-        xarray_tensordict.to_dataset(td).td.to_h5(path, layout=layout)
-        assert torch.equal(reopened(path).td.to_tensordict()["w"], td["w"])
-
-
-@LAYOUTS
-def test_awkward_names_come_back(path, layout):
-    names = ["air temp", "wind.speed", "metatime", "størrelse", "keys", "a/b c/d.e"]
-    ds = xr.Dataset({name: ("row no.", [number, number + 0.5]) for number, name in enumerate(names)})
-    ds = ds.assign_coords({"run id": ("row no.", [1, 2]), "a/run id": ("row no.", [3, 4])})
-    ds.td.to_h5(path, layout=layout)
-    assert_gives_back(path, ds)
-
-
-def test_repeated_dims_come_back(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ds = xr.Dataset({"cov": (("time", "site", "site"), np.arange(18.0).reshape(2, 3, 3)), "m": ("time", [1, 2])})
-        ds.td.to_h5(path)
-        found = reopened(path)
-    assert found["cov"].dims == ("time", "site", "site")
-    np.testing.assert_array_equal(found["cov"].values, ds["cov"].values)
 
 
 # -- storage -----------------------------------------------------------------------------------------------------------
@@ -237,62 +168,6 @@ def test_unlimited_dims_stay_resizable(path, layout):
 # -- modes -------------------------------------------------------------------------------------------------------------
 
 
-@LAYOUTS
-@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_a_file_can_be_written_onto_itself(path, chunks, layout):
-    era().td.to_h5(path, layout=layout)
-    with xr.open_dataset(path, engine="tensordict", chunks=chunks) as ds:
-        ds.assign(t2m=ds["t2m"] + 1).td.to_h5(path, layout=layout)
-    np.testing.assert_array_equal(reopened(path)["t2m"], era()["t2m"] + 1)
-    assert [child.name for child in path.parent.iterdir()] == [path.name]
-
-
-def test_a_write_that_fails_leaves_the_old_file_whole(path):
-    era().td.to_h5(path)
-    broken = era()
-    broken["t2m"] = broken["t2m"].copy(
-        data=dask.array.map_blocks(_fail, dask.array.from_array(broken["t2m"].values), dtype="f4")
-    )
-    for layout in ("tensordict", "xarray"):
-        with pytest.raises(RuntimeError, match="half way"):
-            broken.td.to_h5(path, layout=layout)
-        assert_gives_back(path, era())
-        assert [child.name for child in path.parent.iterdir()] == [path.name]
-
-
-def _fail(block: np.ndarray) -> np.ndarray:
-    if block.size:
-        raise RuntimeError("half way")
-    return block
-
-
-@pytest.mark.parametrize("mode", ["w-", "x"])
-def test_an_existing_file_is_refused_where_the_mode_asks_for_that(path, mode):
-    era().td.to_h5(path, mode=mode)
-    with pytest.raises(FileExistsError, match="mode='w'"):
-        era(2).td.to_h5(path, mode=mode)
-    era(2).td.to_h5(path)
-    assert_gives_back(path, era(2))
-
-
-@LAYOUTS
-def test_mode_a_adds_and_keeps_what_is_there(path, layout):
-    ds = era()
-    # a variable without the batch dim beside one that has it, in both
-    ds[["t2m", "done"]].td.to_h5(path, layout=layout)
-    more = ds.drop_vars("t2m").assign(done=~ds["done"])
-    more["extra/deep/x"] = (("time", "k"), np.ones((4, 2)))
-    more["table"] = (("lat", "k"), np.ones((2, 2)))
-    if layout == "xarray":
-        # netCDF cannot take a variable out of a file
-        more = more.drop_vars([*ds.coords, "done"])
-        more.td.to_h5(path, layout=layout, mode="a")
-        assert_gives_back(path, more.assign(t2m=ds["t2m"], done=ds["done"]))
-        return
-    more.td.to_h5(path, layout=layout, mode="a")
-    assert_gives_back(path, more.assign(t2m=ds["t2m"]))
-
-
 def test_mode_a_refuses_a_dim_of_another_size(path):
     era().td.to_h5(path)
     before = path.read_bytes()
@@ -302,38 +177,12 @@ def test_mode_a_refuses_a_dim_of_another_size(path):
 
 
 @LAYOUTS
-def test_a_group_is_written_beside_the_rest(path, layout):
-    era().td.to_h5(path, layout=layout)
-    era(3).td.to_h5(path, layout=layout, group="runs/a", mode="a")
-    assert_gives_back(path, era(3), group="runs/a")
-    np.testing.assert_array_equal(reopened(path, nested=False)["t2m"], era()["t2m"])
-
-
-@LAYOUTS
 def test_with_compute_false_one_delayed_writes_the_file(path, layout):
     delayed = era().chunk(time=2).td.to_h5(path, layout=layout, compute=False)
     assert isinstance(delayed, Delayed)
     assert not path.exists()
     delayed.compute()
     assert_gives_back(path, era())
-
-
-@LAYOUTS
-def test_a_tree_comes_back_as_it_was(path, layout):
-    tree = xr.DataTree.from_dict(
-        {
-            "/": xr.Dataset(attrs={"title": "demos"}),
-            "/data": xr.Dataset(attrs={"total": 8}),
-            "/data/demo_0": xr.Dataset({"obs": (("time", "f"), np.zeros((3, 2))), "scale": ("f", [1.0, 2.0])}),
-            "/data/demo_1": xr.Dataset(
-                {"obs": (("time", "f"), np.ones((5, 2))), "note": ((), "second")}, attrs={"n": 5}
-            ),
-        }
-    )
-    tree.td.to_h5(path, layout=layout)
-    with xr.open_datatree(path, engine="tensordict") as found:
-        xr.testing.assert_identical(found.load(), tree)
-        assert_same_tensordict(found.td.to_tensordict(), tree.td.to_tensordict())
 
 
 @LAYOUTS

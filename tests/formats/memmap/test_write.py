@@ -362,12 +362,7 @@ def many_blocks() -> xr.Dataset:
 
 @pytest.mark.parametrize(
     ("scheduler", "put_off"),
-    [
-        ("sync", False),
-        ("threads", True),
-        pytest.param("processes", False, marks=pytest.mark.slow),
-        ("processes", True),
-    ],
+    [("sync", False), ("threads", True), pytest.param("processes", False, marks=pytest.mark.slow), ("processes", True)],
 )
 def test_every_scheduler_writes_the_same_bits(path, scheduler, put_off):
     ds = many_blocks()
