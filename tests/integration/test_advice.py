@@ -272,6 +272,9 @@ ANNOTATING = [
 ]
 
 CONVERTING = [
+    Case("; pass coords=",
+         lambda: weather().td.to_tensordict(include=["t2m", "lat"], coords=["time"]),
+         lambda: "mask" not in weather().td.to_tensordict(include=["t2m", "lat"], coords=["lat"], unbatched="keep")),
     Case("choose unbatched='drop', 'keep' or 'expand'",
          lambda: weather().td.to_tensordict(unbatched="raise"),
          lambda: all(weather().td.to_tensordict(unbatched=choice).batch_size == (6,) for choice in ("drop", "keep", "expand"))),
@@ -322,6 +325,9 @@ LAZY = [
 ]
 
 LOADING = [
+    Case("pass a smaller --batch-size, or longer --seconds",
+         lambda: cli("bench", plain(), "--batch-size", "2", "--seconds", "0.1"),
+         lambda: "fewer than" not in cli("bench", "plain.zarr", "--batch-size", "1", "--seconds", "0.1")),
     Case("episodes of different lengths become one Dataset with xr.open_datatree(...)[",
          lambda: opened(hdf5(**{f"demo_{n}/{name}": np.zeros((4 + n, 2)) for n in range(2) for name in "ab"})).td.batches(2),
          lambda: len(xr.open_datatree("file.h5", engine="tensordict")["/"].td.concat("time").td.batches(3)) == 3),
