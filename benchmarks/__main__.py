@@ -1,4 +1,4 @@
-"""Run the benchmarks and print their tables: ``python -m benchmarks [--tiny] [--area reading] [--docs benchmarks/RESULTS.md]``."""
+"""Run the benchmarks and print their tables: ``python -m benchmarks [--tiny] [--area reading] [--docs docs/performance.md]``."""
 
 from __future__ import annotations
 
