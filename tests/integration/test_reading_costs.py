@@ -51,8 +51,12 @@ def test_of_a_shard_only_the_inner_chunks_that_hold_the_asked_rows_are_read():
     indexes = [key for key, byte_range in store.seen if isinstance(byte_range, zarr.abc.store.SuffixByteRequest)]
     assert sorted(indexes) == ["x/c/0/0", "x/c/1/0"]
     inner = [found for found in store.seen if isinstance(found[1], zarr.abc.store.RangeByteRequest)]
-    assert sorted(key for key, _ in inner) == ["x/c/0/0", "x/c/1/0", "x/c/1/0"]
-    assert all(found.end - found.start == 4 * 3 * 4 for _, found in inner)
+    assert {key for key, _ in inner} == {"x/c/0/0", "x/c/1/0"}
+    of_chunk = 4 * 3 * 4
+    found = {key: sum(part.end - part.start for each, part in inner if each == key) for key, _ in inner}
+    assert found["x/c/0/0"] == of_chunk
+    # zarr 3.4 asks once for two chunks that are near each other, and for what is between them
+    assert 2 * of_chunk <= found["x/c/1/0"] <= 32 * 3 * 4 * 7 // 8 + of_chunk
 
 
 def test_plain_opens_import_neither_torch_nor_this_package(tmp_path):

@@ -14,7 +14,6 @@ from zarr.experimental.cache_store import CacheStore
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict._compat.zarr import PIPELINES
 from xarray_tensordict.formats.zarr import remote
 from xarray_tensordict.formats.zarr.open import is_far
 from xarray_tensordict.loading.kept import chunk_marks
@@ -246,19 +245,11 @@ def test_a_copy_on_the_local_disk_is_read_by_later_epochs_and_later_runs(tmp_pat
     ] == expected  # nor is a change seen
 
 
-def test_zarr_asks_for_more_and_decodes_faster_while_somebody_reads():
-    names = ("async.concurrency", "codec_pipeline.path")
-    now = lambda: [zarr.config.get(name) for name in names]  # noqa: E731
-    before = now()
+def test_zarr_asks_for_more_while_somebody_reads():
     with remote.many_at_once():
         with remote.many_at_once():
-            assert now() == [64, PIPELINES[-1]]
-        assert now() == [64, PIPELINES[-1]]
-    assert now() == before
-    for name, chosen in zip(names, (7, "zarrs.ZarrsCodecPipeline"), strict=True):
-        with zarr.config.set({name: chosen}), remote.many_at_once():  # what the user has chosen stays
-            assert zarr.config.get(name) == chosen
-        with remote.many_at_once():
-            zarr.config.set({name: chosen})
-        assert zarr.config.get(name) == chosen
-        zarr.config.set(dict(zip(names, before, strict=True)))
+            assert zarr.config.get("async.concurrency") == 64
+        assert zarr.config.get("async.concurrency") == 64
+        zarr.config.set({"async.concurrency": 7})
+    assert zarr.config.get("async.concurrency") == 7
+    zarr.config.set({"async.concurrency": 10})

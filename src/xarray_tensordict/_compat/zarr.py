@@ -6,15 +6,11 @@ zarr's public interface opens a group as a whole or raises: one member that it c
 from __future__ import annotations
 
 import asyncio
-import bz2
-import lzma
-import math
 import os
 import stat
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,8 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-import numcodecs
-import numpy as np
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import ByteRequest, Store
@@ -37,9 +31,10 @@ from zarr.storage._local import _get
 
 from ..core.model import is_url
 
+_PIPELINE = "codec_pipeline.path"
 _CLASSES = ("BatchedCodecPipeline", "FusedCodecPipeline")
 PIPELINES = [f"zarr.core.codec_pipeline.{name}" for name in _CLASSES if hasattr(codec_pipeline, name)]
-"""What decodes chunks in zarr: the default, and, since zarr 3.4, one that needs less processor time."""
+"""What decodes chunks in zarr, the default, and, since 3.4, one that needs less processor time."""
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
@@ -184,59 +179,6 @@ async def _listed(node: zarr.Group) -> set[str]:
         return set()
 
 
-def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
-    """The bytes of several small arrays, all requests at once; for each the exception that it raised, if any.
-
-    No chunk is decoded to more than the size that the array declares.
-    """
-
-    async def read(array: zarr.Array[Any]) -> bytes:
-        return np.asarray(await on_store(array, _Bounded(array))._async_array.getitem(...)).tobytes()
-
-    return tried_at_once(read, arrays)
-
-
-class _Bounded(WrapperStore[Store]):
-    """The store of an array, which refuses chunks that are more than they should be when they are decompressed.
-
-    Raises
-    ------
-    ValueError
-        Where their size is not known in advance: shards, several compressors, one that is not known here.
-    """
-
-    def __init__(self, array: zarr.Array[Any]) -> None:
-        super().__init__(array.store)
-        self._codecs = codec_names(array)
-        self._most = math.prod(array.chunks) * array.dtype.itemsize
-        found = [codec for codec in self._codecs if codec not in _NOT_COMPRESSED]
-        if len(found) > 1 or not set(found) <= _BOUNDED.keys():
-            raise ValueError(
-                f"expected one of the compressors {sorted(_BOUNDED)} for what is read while a store is opened, found {found}"
-            )
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await self._store.get(key, prototype, byte_range)
-        content = b"" if found is None else found.to_bytes()
-        for codec in reversed(self._codecs if content else []):
-            content = content[:-4] if codec == "crc32c" else content
-            if codec == "blosc":
-                check_blosc(content[:16], len(content))
-            if codec in _BOUNDED:
-                _check_decompressed(content, _BOUNDED[codec](), self._most)
-        return found
-
-
-def check_blosc(header: bytes, size: int) -> None:
-    """Raise an OSError for a chunk of blosc that was cut short: blosc believes its header, and reads behind the end.
-
-    Bytes 12 to 15 of the header hold the size of the whole (c-blosc, README_CHUNK_FORMAT).
-    """
-    whole = int.from_bytes(header[12:16], "little")
-    if size < max(whole, 16):
-        raise OSError(f"a chunk was cut short: expected {whole} bytes, found {size}")
-
-
 def codec_names(array: zarr.Array[Any]) -> list[str]:
     """What the chunks of an array are encoded with, by the names of numcodecs, innermost first."""
     metadata: Any = array.metadata
@@ -246,25 +188,30 @@ def codec_names(array: zarr.Array[Any]) -> list[str]:
     return [str(codec.to_dict().get("name", "")).removeprefix("numcodecs.") for codec in metadata.codecs]
 
 
-def _check_decompressed(content: bytes, codec: Any, most: int) -> None:
-    """Raise a ValueError where a chunk has more than `most` bytes, of which no more are made to find out."""
-    if hasattr(codec, "decode"):
-        codec.decode(content, out=bytearray(most))  # which raises where it is too small
-    elif len(codec.decompress(content, most + 1)) > most:
-        raise ValueError(f"a chunk has more than the {most} bytes that the array has in one")
+def is_pipeline_chosen() -> bool:
+    """Whether the user has set what decodes chunks."""
+    return zarr.config.get(_PIPELINE) not in PIPELINES
 
 
-_NOT_COMPRESSED = frozenset({"bytes", "crc32c", "transpose", "vlen-utf8", "vlen-bytes"})
-_BOUNDED: dict[str, Callable[[], Any]] = {
-    "blosc": numcodecs.Blosc,
-    "bz2": bz2.BZ2Decompressor,
-    "gzip": partial(zlib.decompressobj, wbits=47),
-    "lz4": numcodecs.LZ4,
-    "lzma": lzma.LZMADecompressor,
-    "zlib": partial(zlib.decompressobj, wbits=47),
-    "zstd": numcodecs.Zstd,
-}
-"""Decompressors with a limit on their output: numcodecs into an output of that size, Python's own up to that size."""
+def on_fast_pipeline(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """The same array, which zarr decodes in less processor time where it can (from 3.4 on), unless the user has chosen how.
+
+    It is chosen for this array only: the setting of zarr is that of all arrays, and other wrappers of stores may count on `get`.
+    """
+    if len(PIPELINES) == 1 or zarr.config.get(_PIPELINE) != PIPELINES[0]:
+        return array
+    new: Any = codec_pipeline
+    copied = _copied(array._async_array)
+    old: Any = copied.codec_pipeline
+    codecs = tuple(old)
+    try:
+        parts = (codecs, old.array_array_codecs, old.array_bytes_codec, old.bytes_bytes_codecs)
+        transform = new.ChunkTransform(codecs=codecs)
+        fast = new.FusedCodecPipeline(*parts, sync_transform=transform, batch_size=old.batch_size)
+    except (AttributeError, TypeError):  # a codec that only works asynchronously; another release of zarr
+        return array
+    object.__setattr__(copied, "codec_pipeline", fast)
+    return zarr.Array(copied)
 
 
 def store_path(source: Any, storage_options: dict[str, Any] | None) -> StorePath:

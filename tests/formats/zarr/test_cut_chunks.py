@@ -12,8 +12,10 @@ import pytest
 import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec
+from zarr.core import codec_pipeline
 
 from xarray_tensordict import open_persistent
+from xarray_tensordict._compat.zarr import PIPELINES
 
 VALUES = np.random.default_rng(0).random((8, 64))
 """Numbers that blosc cannot compress, which it copies as they are."""
@@ -52,3 +54,23 @@ def test_reading_it_names_the_array(cut: Path, name: str, chunks: Any) -> None:
     with pytest.raises(OSError, match="cut short"):
         ptd[[1, 0]]
     assert ptd[5][name].tolist() == VALUES[5].tolist()
+
+
+@pytest.mark.skipif(len(PIPELINES) == 1, reason="zarr has one pipeline before 3.4")
+def test_another_pipeline_is_used_for_arrays_of_this_package_only(tmp_path: Path, monkeypatch: Any) -> None:
+    """What a setting of zarr would change for arrays of others, too: their stores may do more in `get`."""
+    whole = xr.Dataset({"x": (("time", "k"), VALUES)})
+    whole.td.to_zarr(tmp_path / "a.zarr", layout="xarray", chunks={"time": 2}, shards={"time": 4})
+    used = []
+    for name in PIPELINES:
+        pipeline: Any = getattr(codec_pipeline, name.rpartition(".")[2])
+        read = pipeline.read
+
+        async def noted(self: Any, *arguments: Any, read: Any = read, **options: Any) -> Any:
+            used.append((type(self).__name__, zarr.config.get("codec_pipeline.path")))
+            return await read(self, *arguments, **options)
+
+        monkeypatch.setattr(pipeline, "read", noted)
+    with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict") as ds:
+        np.testing.assert_array_equal(ds["x"][1:3], VALUES[1:3])
+    assert set(used) == {("FusedCodecPipeline", PIPELINES[0])}

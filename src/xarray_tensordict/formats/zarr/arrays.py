@@ -29,14 +29,13 @@ from zarr.storage import StorePath
 
 from ..._compat.xarray import shown_dtype, shown_values
 from ..._compat.zarr import (
-    PIPELINES,
     Document,
     array_like,
     array_of,
-    check_blosc,
     folder_of,
     group_of,
     is_local,
+    is_pipeline_chosen,
     read_documents,
 )
 from ...core.metadata import checked, from_json
@@ -48,6 +47,7 @@ from ..counting import COUNTED
 from ..identity import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import DECODERS, Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
+from .checked_chunks import check_blosc
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 from .remote import many_at_once
 
@@ -493,7 +493,7 @@ def _only_codec(array: zarr.Array[Any]) -> Any:
 
 def decoder_of(codec: Any) -> Any:
     """What decodes chunks of this compressor; None for one that is left to zarr."""
-    if zarr.config.get("codec_pipeline.path") not in PIPELINES:
+    if is_pipeline_chosen():
         return None  # the user has chosen what decodes
     if type(codec) in _V3:
         return _V3[type(codec)]()  # how something is compressed does not matter to what decompresses it

@@ -18,20 +18,17 @@ import zarr
 from msgspec import Struct
 from xarray.backends.zarr import DIMENSION_KEY, ZarrStore
 from xarray.core.indexing import LazilyIndexedArray
-from zarr.abc.store import Store
 from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
-from zarr.storage import WrapperStore
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import (
-    check_blosc,
     codec_names,
     get_bytes,
     is_remote,
     join,
+    on_fast_pipeline,
     on_store,
     read_documents,
-    read_together,
     run,
     with_dims,
 )
@@ -58,6 +55,7 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..identity import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
+from .checked_chunks import WholeChunks, read_together
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, is_far, open_node, state_of, unpickles
 from .remote import MERGED, AtOnce
@@ -406,7 +404,8 @@ class _GroupReader:
         mask = (is_v2 and mask) if asked is None else asked
         far = is_far(array.store)
         array = on_store(array, AtOnce(array.store)) if far else array
-        shown = on_store(array, _WholeChunks(array.store)) if codec_names(array)[-1:] == ["blosc"] else array
+        shown = on_store(array, WholeChunks(array.store)) if codec_names(array)[-1:] == ["blosc"] else array
+        shown = on_fast_pipeline(shown)
         variable = zarr_variable(self._xarray_store, name, with_dims(shown, stand_ins), mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
@@ -462,16 +461,6 @@ def _chunk_shape(array: zarr.Array[Any], encoding: dict[str, Any]) -> tuple[int,
         return None
     encoding.pop("preferred_chunks", None)
     return tuple(array.shards or array.chunks)
-
-
-class _WholeChunks(WrapperStore[Store]):
-    """The store of an array of blosc, of which a chunk that was cut short is an error."""
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        found = await super().get(key, prototype, byte_range)
-        if found is not None:
-            check_blosc(found[:16].to_bytes(), len(found))
-        return found
 
 
 def _clean_encoding(encoding: dict[str, Any], shape: tuple[int, ...], *, is_v2: bool) -> dict[str, Any]:

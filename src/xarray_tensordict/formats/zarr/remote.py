@@ -19,7 +19,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
-from ..._compat.zarr import PIPELINES, is_remote
+from ..._compat.zarr import is_remote
 from ..counting import COUNTED
 
 AT_ONCE = 64
@@ -37,9 +37,7 @@ MERGED = 16 << 20, 8
 KEEP_BYTES = 256 << 20
 """How many bytes of decoded chunks a loop keeps for its next epoch, of stores that are far away or compressed."""
 
-_CONCURRENCY, _PIPELINE = "async.concurrency", "codec_pipeline.path"
-FAR = {_CONCURRENCY: AT_ONCE, _PIPELINE: PIPELINES[-1]}
-"""The settings of zarr while stores far away are read, where the user has chosen none."""
+_CONCURRENCY = "async.concurrency"
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -71,12 +69,11 @@ class AtOnce(WrapperStore[Store]):
 def at_once() -> int:
     """How many requests may be on their way: the setting of zarr that the user chose, else `AT_ONCE`."""
     chosen = int(zarr.config.get(_CONCURRENCY) or AT_ONCE)
-    return AT_ONCE if chosen == _default(_CONCURRENCY) else chosen
+    return AT_ONCE if chosen == _default() else chosen
 
 
-def _default(name: str) -> Any:
-    section, key = name.split(".")
-    return zarr.config.defaults[0][section][key]
+def _default() -> int:
+    return int(zarr.config.defaults[0]["async"]["concurrency"])
 
 
 _semaphores: weakref.WeakKeyDictionary[Any, tuple[int, asyncio.Semaphore]] = weakref.WeakKeyDictionary()
@@ -92,23 +89,22 @@ def _slots() -> asyncio.Semaphore:
 
 
 class _Raised:
-    """How many reads want the settings `FAR` of zarr, and which of them were changed for these reads."""
+    """How many reads want that zarr asks for `AT_ONCE` chunks at once, and whether its setting was changed for them."""
 
     def __init__(self) -> None:
-        self.lock, self.reads = threading.Lock(), 0
-        self.changed: dict[str, Any] = {}
+        self.lock, self.reads, self.is_set = threading.Lock(), 0, False
 
     def change(self, by: int) -> None:
-        """Begin or end a read: the first one changes the settings that the user has not; the last one restores them."""
+        """Begin or end a read: the first one changes the setting of zarr, unless the user has; the last one restores it."""
         with self.lock:
             self.reads += by
-            if self.reads and not self.changed:
-                self.changed = {name: value for name, value in FAR.items() if zarr.config.get(name) == _default(name)}
-                zarr.config.set(self.changed)
-            elif not self.reads and self.changed:
-                held = {name for name, value in self.changed.items() if zarr.config.get(name) == value}
-                zarr.config.set({name: _default(name) for name in held})
-                self.changed = {}
+            if self.reads and not self.is_set and zarr.config.get(_CONCURRENCY) == _default():
+                zarr.config.set({_CONCURRENCY: AT_ONCE})
+                self.is_set = True
+            elif not self.reads and self.is_set:
+                if zarr.config.get(_CONCURRENCY) == AT_ONCE:
+                    zarr.config.set({_CONCURRENCY: _default()})
+                self.is_set = False
 
 
 _raised = _Raised()
@@ -116,7 +112,7 @@ _raised = _Raised()
 
 @contextmanager
 def many_at_once() -> Iterator[None]:
-    """Let zarr work with the settings `FAR`."""
+    """Let zarr ask for `AT_ONCE` chunks at once, unless the user has chosen how many."""
     _raised.change(1)
     try:
         yield
