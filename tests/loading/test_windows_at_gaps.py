@@ -97,7 +97,7 @@ def test_a_value_that_does_not_rise_or_is_missing_is_no_next_row() -> None:
     ds = series(np.array([0.0, 1, 1, 2, 3, np.nan, 5, 6, 4, 5, np.inf]))
     assert found(ds.td.batches(9, window={"time": 2}, gaps="clock")) == [[0, 1], [2, 3], [3, 4], [6, 7], [8, 9]]
     times = CLOCKS["times"].copy()
-    times[6] = np.datetime64("NaT")
+    times[6] = np.datetime64("NaT", "ns")
     assert found(series(times).td.batches(9, window={"time": 2}, gaps="clock")) == [
         *([0, 1], [1, 2], [2, 3]),
         *([4, 5], [7, 8]),

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import ByteRequest, Store
+from zarr.codecs import ShardingCodec
 from zarr.core import codec_pipeline
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.group import GroupMetadata
@@ -203,15 +204,34 @@ def on_fast_pipeline(array: zarr.Array[Any]) -> zarr.Array[Any]:
     new: Any = codec_pipeline
     copied = _copied(array._async_array)
     old: Any = copied.codec_pipeline
-    codecs = tuple(old)
+    to_bytes = _FastShards.of(old.array_bytes_codec)
+    codecs = (*old.array_array_codecs, to_bytes, *old.bytes_bytes_codecs)
     try:
-        parts = (codecs, old.array_array_codecs, old.array_bytes_codec, old.bytes_bytes_codecs)
+        parts = (codecs, old.array_array_codecs, to_bytes, old.bytes_bytes_codecs)
         transform = new.ChunkTransform(codecs=codecs)
         fast = new.FusedCodecPipeline(*parts, sync_transform=transform, batch_size=old.batch_size)
     except (AttributeError, TypeError):  # a codec that only works asynchronously; another release of zarr
         return array
     object.__setattr__(copied, "codec_pipeline", fast)
     return zarr.Array(copied)
+
+
+class _FastShards(ShardingCodec):
+    """Shards whose chunks are decoded by the same pipeline."""
+
+    @classmethod
+    def of(cls, codec: Any) -> Any:
+        """A codec of shards as one of these; any other as it is."""
+        if type(codec) is not ShardingCodec:
+            return codec
+        new = object.__new__(cls)
+        new.__dict__.update(codec.__dict__)
+        return new
+
+    @property
+    def codec_pipeline(self) -> Any:
+        pipelines: Any = codec_pipeline
+        return pipelines.FusedCodecPipeline.from_codecs(self.codecs)
 
 
 def store_path(source: Any, storage_options: dict[str, Any] | None) -> StorePath:
