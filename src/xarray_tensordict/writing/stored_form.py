@@ -172,7 +172,7 @@ def _for_xarray(variable: xr.Variable, place: Place) -> Stored:
         and variable.chunks is None
         and "units" not in {**variable.encoding, **place.asked}
     ):
-        variable = _counted_from_1970(variable)
+        variable = _counted_from_1970(variable, place)
     stored = _of_objects(variable, place) if kind == "O" and not is_text_dtype(variable.dtype) else Stored(variable)
     if stored.form == "array":
         stored.record |= _torch_record(variable)
@@ -182,15 +182,13 @@ def _for_xarray(variable: xr.Variable, place: Place) -> Stored:
     return stored
 
 
-def _counted_from_1970(variable: xr.Variable) -> xr.Variable:
-    """Datetimes that lie more than int64 nanoseconds apart: xarray counts from the first one, and fails (measured, 2026.9)."""
+def _counted_from_1970(variable: xr.Variable, place: Place) -> xr.Variable:
+    """Datetimes more than int64 nanoseconds apart as their counts: xarray subtracts the first one, and fails (measured, 2026.9)."""
     times = read_now(variable).ravel()
     counts = times[~np.isnat(times)].astype("M8[us]").astype("int64")
     if not counts.size or int(counts.max()) - int(counts.min()) < _FARTHEST:
         return variable
-    counted = variable.copy(deep=False)
-    counted.encoding = {**variable.encoding, **NS_ATTRS["M"], "dtype": "int64"}
-    return counted
+    return encode_times(variable, place)
 
 
 _FARTHEST = 2**63 // 1000
