@@ -114,6 +114,20 @@ def test_what_takes_longest_is_named_with_what_to_change(far, clock, monkeypatch
     assert "exclude=[...]" in found.advice
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_another_layout_is_advised_where_there_is_a_faster_one(tmp_path, clock, monkeypatch, compressed):
+    ds = xr.Dataset({"x": ("time", np.arange(16.0)), "y": (("time", "f"), np.zeros((16, 3)))})
+    if compressed:
+        ds.td.to_zarr(tmp_path / "a", chunks={"time": 4})
+    else:
+        ds.td.to_memmap(tmp_path / "a")
+    monkeypatch.setattr(RowReader, "fetch", clock.moves(1, RowReader.fetch))
+    batches = xr.open_dataset(tmp_path / "a", engine="tensordict").td.batches(8, keep=0)
+    list(batches)
+    assert batches.stats().bottleneck == "reading"
+    assert ("no other layout is faster" in batches.stats().advice) is not compressed
+
+
 @pytest.mark.parametrize("shuffle", [False, True, "full"])
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_requests_and_bytes_are_those_of_the_files_whichever_thread_reads(tmp_path, shuffle, prefetch):

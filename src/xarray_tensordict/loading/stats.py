@@ -221,6 +221,10 @@ def _advice(found: Stats, bottleneck: str, reader: RowReader, blocks: Blocks, op
             bottleneck in ("assembling", "sending"),
             "exclude=[...] leaves out entries that the loop does not use; a larger batch_size makes fewer batches.",
         ),
+        (
+            not size and all(column.raw is not None for column in reader.columns if column.held),
+            "Rows are copied as they are stored: no other layout is faster.",
+        ),
         (0 < size <= most and not found.hits, "The chunks are kept now: the next epoch does not read them."),
         (
             options.shuffle == "full" and blocks.read_whole and not blocks.repay_buffer,
