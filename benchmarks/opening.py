@@ -139,4 +139,6 @@ def _inference() -> Iterator[Job]:
         "in 50 nested groups": [ArrayInfo((*(f"g{m}" for m in range(n // 2)), f"x{n}"), (10, 3)) for n in numbers],
     }
     for what, arrays in described.items():
-        yield Job(f"the inference by itself, 100 arrays: {what}", {"this package": lambda arrays=arrays: infer_batch(arrays)})
+        yield Job(
+            f"the inference by itself, 100 arrays: {what}", {"this package": lambda arrays=arrays: infer_batch(arrays)}
+        )

@@ -48,21 +48,21 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_both() -> Iterator[Callable[..., corpus.Doors]]:
+def open_both() -> Iterator[Callable[..., corpus.Both]]:
     """Open stores through both libraries; they are closed after the test."""
     with ExitStack() as opened:
 
-        def open_and_close(path: object, **keywords: object) -> corpus.Doors:
-            doors = corpus.open_doors(path, **keywords)
-            opened.callback(doors.close)
-            return doors
+        def open_and_close(path: object, **keywords: object) -> corpus.Both:
+            both = corpus.open_in_both(path, **keywords)
+            opened.callback(both.close)
+            return both
 
         yield open_and_close
 
 
 @pytest.fixture
-def doors(store: Path, open_both: Callable[..., corpus.Doors]) -> corpus.Doors:
-    """Both doors of the store, opened without arguments. Both libraries agree has been checked."""
+def both(store: Path, open_both: Callable[..., corpus.Both]) -> corpus.Both:
+    """The store in both libraries, opened without arguments. Both libraries agree has been checked."""
     return open_both(store)
 
 

@@ -99,7 +99,7 @@ class TestGroups:
         assert ds.attrs == {"env": "Lift"}
         assert ds["episode"].attrs == {"names": ["demo_0", "demo_2", "demo_12"], "num_samples": [3, 5, 4]}
 
-    def test_what_is_joined_is_written_and_read_through_both_doors(self, tmp_path):
+    def test_what_is_joined_is_written_and_read_in_both_libraries(self, tmp_path):
         with open_tree(written(tree(success=lambda ds: ds.done.any()), tmp_path / "demos.h5")) as dt:
             ds = dt["data"].td.concat("time")
             expected = ds.td.to_tensordict()

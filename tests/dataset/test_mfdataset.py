@@ -76,7 +76,7 @@ def assert_lazy(ds: xr.Dataset) -> None:
     assert {str(name) for name, v in ds.data_vars.items() if v.chunks is None} == set()
 
 
-def assert_written_and_read_through_both_doors(ds: xr.Dataset, folder: Path) -> None:
+def assert_written_and_read_in_both_libraries(ds: xr.Dataset, folder: Path) -> None:
     for write, path in ((ds.td.to_zarr, folder / "joined.zarr"), (ds.td.to_h5, folder / "joined.h5")):
         write(path)
         assert_gives_back(path, ds.compute())
@@ -98,7 +98,7 @@ class TestOfTensordicts:
             assert ds["next/obs"].chunks == (LENGTHS, (3,))
             assert (ds.td.batch_dims, ds.td.batch_size) == (("time",), (9,))
             assert_same_tensordict(ds.td.to_tensordict(), torch.cat(parts))
-            assert_written_and_read_through_both_doors(ds, tmp_path)
+            assert_written_and_read_in_both_libraries(ds, tmp_path)
 
     @BUFFERS
     def test_without_names_the_leading_axis_is_called_batch_0_or_as_the_caller_says(self, tmp_path, write):
@@ -122,7 +122,7 @@ class TestOfTensordicts:
             td = ds.td.to_tensordict()
             assert torch.equal(td["next", "obs"], torch.stack(parts)["next", "obs"])
             assert td["next"].batch_size == (2, 4)
-            assert_written_and_read_through_both_doors(ds, tmp_path)
+            assert_written_and_read_in_both_libraries(ds, tmp_path)
 
     def test_a_batch_of_two_dims_grows_along_the_one_that_is_named(self, tmp_path):
         parts = [TensorDict({"x": torch.rand(2, 3, 5)}, [2, 3], names=["env", "time"]) for _ in range(2)]
@@ -147,7 +147,7 @@ class TestOfDatasets:
             assert ds.orography.dims == ("lat",)
             assert (ds.td.batch_dims, ds.td.batch_size) == (("time",), (9,))
             assert_same_tensordict(ds.td.to_tensordict(), expected.td.to_tensordict())
-            assert_written_and_read_through_both_doors(ds.drop_encoding(), tmp_path)
+            assert_written_and_read_in_both_libraries(ds.drop_encoding(), tmp_path)
 
     @pytest.mark.parametrize("write", [XARRAY_WRITERS["xarray-netcdf"], XARRAY_WRITERS["ours-zarr3"]])
     def test_coordinates_put_the_parts_in_order(self, tmp_path, write):

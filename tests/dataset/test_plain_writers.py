@@ -57,7 +57,7 @@ def test_what_was_opened_is_written_plainly(make, twin, tmp_path, zarr_format):
         for number, changed in enumerate(changes(ds, twin=twin)):
             target = tmp_path / f"{number}.zarr"
             changed.to_zarr(target, zarr_format=zarr_format, consolidated=False)
-            again = corpus.open_doors(target, nested=True)
+            again = corpus.open_in_both(target, nested=True)
             xr.testing.assert_equal(again.ds.load(), changed.load())
             assert again.ds.td.batch_dims == changed.td.batch_dims
             assert_same_tensordict(again.ds.td.to_tensordict(), changed.td.to_tensordict())
@@ -101,10 +101,10 @@ def test_a_replay_buffer_goes_through_plain_xarray_with_its_batch(buffer, tmp_pa
 def test_a_buffer_without_nested_names_goes_through_plain_netcdf(buffer, tmp_path):
     with xr.open_dataset(buffer, engine="tensordict", nested=False) as ds:
         ds.isel(time=slice(1, None)).to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
-    doors = corpus.open_doors(tmp_path / "a.nc")
-    assert doors.ds.td.batch_size == (5,)
-    assert doors.ds["done"].dtype == bool
-    doors.close()
+    both = corpus.open_in_both(tmp_path / "a.nc")
+    assert both.ds.td.batch_size == (5,)
+    assert both.ds["done"].dtype == bool
+    both.close()
 
 
 def test_plain_xarray_appends_to_what_this_package_wrote(tmp_path):
@@ -113,8 +113,8 @@ def test_plain_xarray_appends_to_what_this_package_wrote(tmp_path):
     )
     ds.td.to_zarr(tmp_path / "a.zarr")
     ds.drop_vars("lat").to_zarr(tmp_path / "a.zarr", append_dim="time", consolidated=False)
-    doors = corpus.open_doors(tmp_path / "a.zarr")
-    assert doors.ds.td.batch_size == (8,)
-    assert doors.ds["lat"].values.tolist() == [1.0, 2.0, 3.0]
-    doors.close()
+    both = corpus.open_in_both(tmp_path / "a.zarr")
+    assert both.ds.td.batch_size == (8,)
+    assert both.ds["lat"].values.tolist() == [1.0, 2.0, 3.0]
+    both.close()
     assert TensorDict.from_zarr(tmp_path / "a.zarr").batch_size == torch.Size([8])

@@ -11,7 +11,7 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict
 
 import xarray_tensordict
-from memmap_samples import both_doors
+from memmap_samples import in_both
 
 GOOD = {"dims": ["lat"], "dtype": "float64", "attrs": {}, "role": "data", "data": [1.0, 2.0]}
 
@@ -45,7 +45,7 @@ def refused(path, name, why):
 
 @pytest.mark.parametrize("kind", ["zarr", "h5", "memmap"])
 def test_a_part_of_it_that_is_malformed_is_refused_by_both_ways_of_opening(tmp_path, kind):
-    found = both_doors(written(tmp_path, kind, {"lat": GOOD, "g/lon": GOOD}), mapped=False)
+    found = in_both(written(tmp_path, kind, {"lat": GOOD, "g/lon": GOOD}), mapped=False)
     assert sorted(map(str, found.keys(True, True))) == ["('g', 'y')", "x"]
     for name, part, why in (
         ("", GOOD, "it is empty"),

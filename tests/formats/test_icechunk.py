@@ -14,7 +14,7 @@ import torch
 import xarray as xr
 import zarr
 
-from corpus import open_doors
+from corpus import open_in_both
 from written import assert_gives_back, era
 from xarray_tensordict import annotate, inspect, open_persistent
 from xarray_tensordict.formats.zarr.transaction import LOCK
@@ -48,10 +48,10 @@ SOURCES = {
 def test_a_repository_opens_through_both_openings(committed: Any, tmp_path: Path, kind: str) -> None:
     source = SOURCES[kind](committed, tmp_path / "repository")
     assert_gives_back(source, era(4))
-    doors = open_doors(source)
-    assert doors.ptd.batch_size == (4,)
-    assert_same_tensordict(doors.ptd[1:3].to_tensordict(), doors.ds.isel(time=slice(1, 3)).td.to_tensordict())
-    doors.close()
+    both = open_in_both(source)
+    assert both.ptd.batch_size == (4,)
+    assert_same_tensordict(both.ptd[1:3].to_tensordict(), both.ds.isel(time=slice(1, 3)).td.to_tensordict())
+    both.close()
     assert xr.open_datatree(source, engine="tensordict")["next/t2m"].shape[0] == 4
     assert inspect(source).batch_size == (4,)
 

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from tensordict import TensorDict
 
-from corpus import open_doors
+from corpus import open_in_both
 from xarray_tensordict import annotate, inspect, open_persistent
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -56,11 +56,11 @@ def reference(request: pytest.FixtureRequest, tmp_path: Path, store: Path) -> Pa
 
 
 def test_a_json_reference_opens_through_both_openings(reference: Path, store: Path, whole: xr.Dataset) -> None:
-    doors = open_doors(reference)
-    assert_same_tensordict(doors.ptd.to_tensordict(), open_persistent(store).to_tensordict())
-    np.testing.assert_array_equal(doors.ds["next/t2m"], whole["next/t2m"])
-    assert doors.ptd[[2, 0]]["t2m"].tolist() == whole["t2m"].values[[2, 0]].tolist()
-    doors.close()
+    both = open_in_both(reference)
+    assert_same_tensordict(both.ptd.to_tensordict(), open_persistent(store).to_tensordict())
+    np.testing.assert_array_equal(both.ds["next/t2m"], whole["next/t2m"])
+    assert both.ptd[[2, 0]]["t2m"].tolist() == whole["t2m"].values[[2, 0]].tolist()
+    both.close()
     found = inspect(reference)
     assert (found.kind, found.batch_size) == ("kerchunk reference", (4,))
     assert xr.open_datatree(reference, engine="tensordict")["next/t2m"].shape == (4, 3)

@@ -180,7 +180,7 @@ def look_at_all(ds: xr.Dataset) -> None:
     ds.td.to_tensordict(unbatched="keep")
 
 
-def doors(path: Path, out: Path) -> dict[str, Callable[[], Any]]:
+def both(path: Path, out: Path) -> dict[str, Callable[[], Any]]:
     """Every entry point."""
 
     def opened() -> xr.Dataset:
@@ -215,7 +215,7 @@ def test_nothing_unpickles(crafted: Path, mark: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr("numcodecs.pickles.Pickle.decode", lambda self, buf, out=None: pickle.loads(bytes(buf)))
     out = tmp_path / "out"
     out.mkdir()
-    for name, use in doors(crafted, out).items():
+    for name, use in both(crafted, out).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

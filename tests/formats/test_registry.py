@@ -25,7 +25,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore, ZipStore
 
 import xarray_tensordict
-from corpus import open_doors
+from corpus import open_in_both
 from persistent_samples import needs_0_15
 from s3_server import S3Server
 from written import assert_gives_back, era, reopened
@@ -92,7 +92,7 @@ def test_any_store_is_written_changed_and_read_by_both_libraries(tmp_path: Path,
     # an open group has read its attributes already
     again = zarr.open_group(store.store, path=store.path) if isinstance(store, zarr.Group) else store
     assert_gives_back(again, changed)
-    open_doors(again).close()
+    open_in_both(again).close()
     inner = getattr(store, "store", store)
     if isinstance(inner, Store) and not isinstance(inner, LocalStore):
         assert inner._is_open, "the store of the caller is never closed here"
@@ -104,7 +104,7 @@ def test_a_read_only_store_is_read_and_refuses_in_words(make: Any, tmp_path: Pat
     store = make()
     era().td.to_zarr(store)
     read_only = store.with_read_only(True)
-    open_doors(read_only).close()
+    open_in_both(read_only).close()
     era().td.to_zarr(tmp_path / "era.zarr")
     for target in (read_only, zarr.open_group(store, mode="r"), LocalStore(tmp_path / "era.zarr", read_only=True)):
         for keywords in ({"mode": "w"}, {"mode": "a"}, {"append_dim": "time"}, {"region": "auto"}):
@@ -128,10 +128,10 @@ def test_a_zip_archive_by_name_and_by_object(tmp_path: Path, zarr_format: Any, n
     still_open._sync_open()
     for store in (path, str(path), ZipStore(path, mode="r"), still_open):
         assert_gives_back(store, era())
-        doors = open_doors(store)
-        assert_same_tensordict(pickle.loads(pickle.dumps(doors.ptd)).to_tensordict(), era().td.to_tensordict())
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(doors.ds))["t2m"], era()["t2m"])
-        doors.close()
+        both = open_in_both(store)
+        assert_same_tensordict(pickle.loads(pickle.dumps(both.ptd)).to_tensordict(), era().td.to_tensordict())
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(both.ds))["t2m"], era()["t2m"])
+        both.close()
     assert still_open._is_open
     still_open.close()
     assert reopened(path, group="next")["t2m"].shape == (4, 2, 3)
@@ -153,9 +153,9 @@ def test_compressed_and_duplicated_members_of_zip_archives(tmp_path: Path) -> No
                 for name in set(names):
                     packed.writestr(name, archive.read(name))
     for name in ("td.zip", "8.zip", "12.zip", "14.zip"):
-        doors = open_doors(tmp_path / name)
-        assert_same_tensordict(doors.ptd.to_tensordict(), td)
-        doors.close()
+        both = open_in_both(tmp_path / name)
+        assert_same_tensordict(both.ptd.to_tensordict(), td)
+        both.close()
 
 
 def _read_rows(ds: xr.Dataset, results: Any) -> None:
@@ -226,9 +226,9 @@ def folder(tmp_path: Path) -> Path:
 def test_an_open_persistent_tensordict_is_a_source(folder: Path, backend: str, mode: str) -> None:
     ptd = OPENED[backend](folder, mode)
     for source, expected in ((ptd, buffer()), (ptd["next"], buffer()["next"])):
-        doors = open_doors(source)
-        assert_same_tensordict(doors.ptd.to_tensordict(), expected)
-        doors.close()
+        both = open_in_both(source)
+        assert_same_tensordict(both.ptd.to_tensordict(), expected)
+        both.close()
         assert source["obs"].shape == (6, 3), "closing the Dataset leaves the file of the caller open"
     if mode == "r+":
         ptd["obs"] = torch.full((6, 3), 7.0)
@@ -273,7 +273,7 @@ def test_hdf5_through_file_objects_near_and_far(s3: S3Server, tmp_path: Path, la
     ):
         for source in (far, near, plain, io.BytesIO(path.read_bytes()), file):
             assert_gives_back(source, era(), group="runs/a")
-            open_doors(source, group="runs/a").close()
+            open_in_both(source, group="runs/a").close()
             tree = xr.open_datatree(source, engine="tensordict")
             assert tree["runs/a/next/t2m"].shape == (4, 2, 3)
         assert_gives_back(file["runs/a"], era())
@@ -302,13 +302,13 @@ def test_text_is_str_and_stacks_are_honoured(tmp_path: Path, suffix: str, as_sta
         filename=str(path), batch_size=[4], backend="h5" if suffix == ".h5" else "zarr", non_tensor_as_stack=as_stack
     )
     for source in (path, bare):
-        doors = open_doors(source)
-        assert doors.ds["task"].item() == "pick"
-        assert doors.ds["word"].values.tolist() == words
-        assert {type(word) for word in doors.ds["word"].values} == {str}
-        assert doors.ptd["word"] == words
-        assert doors.ptd[1]["word"] == "w1"
-        doors.close()
+        both = open_in_both(source)
+        assert both.ds["task"].item() == "pick"
+        assert both.ds["word"].values.tolist() == words
+        assert {type(word) for word in both.ds["word"].values} == {str}
+        assert both.ptd["word"] == words
+        assert both.ptd[1]["word"] == "w1"
+        both.close()
     bare.close()
 
 
@@ -341,9 +341,9 @@ def ds(td: TensorDict) -> xr.Dataset:
 
 
 def assert_holds(store: Any, td: TensorDict, **keywords: Any) -> None:
-    doors = open_doors(store, **keywords)
-    assert_same_tensordict(doors.ds.td.to_tensordict(), td)
-    doors.close()
+    both = open_in_both(store, **keywords)
+    assert_same_tensordict(both.ds.td.to_tensordict(), td)
+    both.close()
 
 
 @pytest.mark.filterwarnings("ignore:Object at")
@@ -386,10 +386,10 @@ def test_messages_and_lone_arrays_go_by_the_path_of_a_store_object(tmp_path: Pat
     zarr.create_array(tmp_path / "lone.zarr", data=np.arange(3))
     mapper = fsspec.get_mapper(str(tmp_path / "lone.zarr"))
     for store in (LocalStore(tmp_path / "lone.zarr"), StorePath(LocalStore(tmp_path), "lone.zarr"), mapper):
-        assert list(open_doors(store).ds.variables) == ["lone"]
+        assert list(open_in_both(store).ds.variables) == ["lone"]
     memory = MemoryStore()
     zarr.create_array(memory, data=np.arange(3))
-    assert list(open_doors(memory).ds.variables) == ["data"]
+    assert list(open_in_both(memory).ds.variables) == ["data"]
 
     (tmp_path / "nothing").mkdir()
     with zipfile.ZipFile(tmp_path / "nothing.zip", "w"):

@@ -1,6 +1,6 @@
-"""The generated cases and their twins: one table of what they say is right, held to through both doors.
+"""The generated cases and their twins: one table of what they say is right, held to through both libraries.
 
-The fixture ``doors`` has opened the store through both doors and checked that they agree; ``doors.td`` is
+The fixture ``libraries`` has opened the store through both libraries and checked that they agree; ``both.td`` is
 ``ds.td.to_tensordict(unbatched="keep")``.
 """
 
@@ -41,16 +41,16 @@ class Says:
     coords: set[str] | None = None
     times: str = ""
 
-    def check(self, doors: corpus.Doors) -> None:
-        ds, td = doors.ds, doors.td
-        assert list(td.batch_size) == list(doors.ptd.batch_size) == self.sizes
+    def check(self, both: corpus.Both) -> None:
+        ds, td = both.ds, both.td
+        assert list(td.batch_size) == list(both.ptd.batch_size) == self.sizes
         assert self.names is None or td.names == self.names
         for name, (expected, dtype) in self.entries.items():
             key, last = tuple(name.split("/")), self.sizes[0] - 1
             assert_entry(td, key, expected, dtype)
-            assert_entry(doors.ptd, key, expected, dtype)
+            assert_entry(both.ptd, key, expected, dtype)
             assert_entry(td[last], key, expected[last], dtype)
-            assert_entry(doors.ptd[last], key, expected[last], dtype)
+            assert_entry(both.ptd[last], key, expected[last], dtype)
             assert "dtype" not in ds[name].attrs
             assert ds[name].dims[: len(self.sizes)] == ds.td.batch_dims
             assert len(set(ds[name].dims)) == ds[name].ndim or name == "cov"
@@ -58,7 +58,7 @@ class Says:
             assert_unbatched(td, tuple(name.split("/")), expected)
         for name, expected in self.texts.items():
             key = tuple(name.split("/"))
-            for source in (td, doors.ptd):
+            for source in (td, both.ptd):
                 assert text(source[key]) == expected
                 assert text(source[0][key]) == (expected[0] if isinstance(expected, list) else expected)
             assert ds[name].values.tolist() == expected
@@ -133,25 +133,25 @@ def of_all(*, twin: bool) -> pytest.MarkDecorator:
 
 
 @of_all(twin=True)
-def test_a_store_is_what_its_case_says(doors, says):
-    says.check(doors)
+def test_a_store_is_what_its_case_says(both, says):
+    says.check(both)
 
 
 @of_all(twin=False)
 @pytest.mark.filterwarnings("ignore:The data type")  # of strings of a fixed length in zarr v3
-def test_it_is_so_when_it_was_written_again_and_again(doors, says, tmp_path, open_both):
+def test_it_is_so_when_it_was_written_again_and_again(both, says, tmp_path, open_both):
     """Through zarr, HDF5 and zarr; the values of ragged rows are objects, which zarr does not hold."""
-    ragged, dtypes = "jpeg" in doors.ds.variables, {dtype for _, dtype in says.entries.values()}
-    again = doors
+    ragged, dtypes = "jpeg" in both.ds.variables, {dtype for _, dtype in says.entries.values()}
+    again = both
     for suffix in ("h5", "h5") if ragged else ("zarr", "h5", "zarr"):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.{suffix}"
         again = open_both(corpus.write(again.ds, path))
         says.check(again)
-        assert_same_tensordict(again.ds.td.to_tensordict(), doors.ds.td.to_tensordict())
+        assert_same_tensordict(again.ds.td.to_tensordict(), both.ds.td.to_tensordict())
         if not ragged:
-            xr.testing.assert_identical(again.ds.load(), doors.ds.load())
+            xr.testing.assert_identical(again.ds.load(), both.ds.load())
         if suffix == "zarr" and torch.bfloat16 not in dtypes:  # which is stored as integers
-            assert_bare_tensordict_reads(path, doors.ds)
+            assert_bare_tensordict_reads(path, both.ds)
 
 
 def test_every_case_is_specified():
@@ -197,7 +197,7 @@ def open_tree(path, **keywords):
 
 
 @of_case(6)
-def test_a_replay_buffer_has_a_batch_for_each_group(store, doors, open_both):
+def test_a_replay_buffer_has_a_batch_for_each_group(store, both, open_both):
     with open_tree(store) as dt:
         assert {"/data", "/meta"} <= set(dt.groups)
         td = dt.td.to_tensordict()
@@ -206,8 +206,8 @@ def test_a_replay_buffer_has_a_batch_for_each_group(store, doors, open_both):
     assert_entry(td, ("data", "state"), np.arange(35).reshape(7, 5), F4)
     assert_entry(td, ("data", "action"), np.arange(14).reshape(7, 2), F4)
     assert_entry(td, ("meta", "episode_ends"), [3, 7], I8)
-    assert not doors.ds.variables
-    assert all(word in repr(doors.ds.td) for word in ("data", "meta", "group=", "nested=True"))
+    assert not both.ds.variables
+    assert all(word in repr(both.ds.td) for word in ("data", "meta", "group=", "nested=True"))
     data = open_both(store, group="data")
     assert set(data.ds.data_vars) == {"img", "state", "action"}
     assert len({var.dims[0] for var in data.ds.data_vars.values()}) == 1
@@ -250,12 +250,12 @@ def dims_of(ds):
 
 
 @of_case(13)
-def test_made_up_names_are_distinct_in_an_array_and_do_not_depend_on_how_it_is_opened(store, doors):
-    expected = dims_of(doors.ds)
-    assert len(set(doors.ds.x.dims)) == 2
-    assert doors.ds.y.dims == doors.ds.x.dims[:1]
-    assert doors.ds.z.dims[0] not in doors.ds.x.dims
-    assert_entry(doors.td, "x", np.arange(9.0).reshape(3, 3))
+def test_made_up_names_are_distinct_in_an_array_and_do_not_depend_on_how_it_is_opened(store, both):
+    expected = dims_of(both.ds)
+    assert len(set(both.ds.x.dims)) == 2
+    assert both.ds.y.dims == both.ds.x.dims[:1]
+    assert both.ds.z.dims[0] not in both.ds.x.dims
+    assert_entry(both.td, "x", np.arange(9.0).reshape(3, 3))
     with xr.open_dataset(store, engine="tensordict") as ds:
         assert {name: ds[name].load().dims for name in ("z", "y", "x")} == expected
     with xr.open_dataset(store, engine="tensordict", drop_variables=["x"]) as ds:
@@ -278,21 +278,21 @@ def test_made_up_names_do_not_depend_on_the_group(tmp_path):
 
 @of_case(2)
 @ZEROS
-def test_attributes_of_a_group_are_those_of_the_dataset(doors):
-    assert list(doors.ds.attrs["variables"]) == ["t", "q"]
+def test_attributes_of_a_group_are_those_of_the_dataset(both):
+    assert list(both.ds.attrs["variables"]) == ["t", "q"]
 
 
 @of_case(12)
-def test_a_tensordict_comes_back_with_its_names_and_non_tensors(store, doors):
+def test_a_tensordict_comes_back_with_its_names_and_non_tensors(store, both):
     leading = "time" if is_zarr(store) else "batch_0"  # tensordict records no names in HDF5
-    assert doors.ds.a.dims == (leading, "dim_4")
-    assert doors.ds["n/c"].dims == (leading, "dim_2")
-    assert "__tensordict__" not in doors.ds.attrs
-    assert "s" in doors.ds.coords
+    assert both.ds.a.dims == (leading, "dim_4")
+    assert both.ds["n/c"].dims == (leading, "dim_2")
+    assert "__tensordict__" not in both.ds.attrs
+    assert "s" in both.ds.coords
     if is_zarr(store):
-        assert doors.td.names == doors.td["n"].names == ["time"]
-        assert doors.ds.cfg.item() == doors.td["cfg"] == {"lr": 0.1}
-        assert_same_tensordict(doors.ds.td.to_tensordict(), TensorDict.from_zarr(store).to_tensordict())
+        assert both.td.names == both.td["n"].names == ["time"]
+        assert both.ds.cfg.item() == both.td["cfg"] == {"lr": 0.1}
+        assert_same_tensordict(both.ds.td.to_tensordict(), TensorDict.from_zarr(store).to_tensordict())
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -308,8 +308,8 @@ def test_records_in_zarr_are_nested_entries_too(tmp_path, open_both, zarr_format
 
 
 @of_case(19)
-def test_ragged_rows_are_one_item_per_row_and_are_not_read_with_their_neighbour(store, doors):
-    for source in (doors.td, doors.ptd):
+def test_ragged_rows_are_one_item_per_row_and_are_not_read_with_their_neighbour(store, both):
+    for source in (both.td, both.ptd):
         middle = np.asarray(source[1]["jpeg"])
         assert middle.dtype == np.uint8
         assert middle.tolist() == [255, 216, 0, 1]
@@ -321,7 +321,7 @@ def test_ragged_rows_are_one_item_per_row_and_are_not_read_with_their_neighbour(
 
 @pytest.fixture
 def told(store):
-    """The doors of a store, and what opening each of them warned of."""
+    """The both of a store, and what opening each of them warned of."""
     messages = []
     opened = []
     for opener in (
@@ -332,48 +332,48 @@ def told(store):
             warnings.simplefilter("always")
             opened.append(opener())
         messages.append([str(warning.message) for warning in caught])
-    doors = corpus.Doors(store, *opened)
-    doors.check_law()
-    yield doors, messages
-    doors.close()
+    both = corpus.Both(store, *opened)
+    both.check_law()
+    yield both, messages
+    both.close()
 
 
 @of_case(20)
 def test_references_are_left_out_by_name_and_the_rest_is_read_and_written(told, tmp_path, open_both):
-    doors, messages = told
-    assert_entry(doors.td, "x", [1, 2], F8)
+    both, messages = told
+    assert_entry(both.td, "x", [1, 2], F8)
     for said in messages:
         assert len(said) == 1
         assert "refs" in said[0]
-        assert doors.ds.y.attrs.get("palette") == "/x" or "palette" in said[0]
+        assert both.ds.y.attrs.get("palette") == "/x" or "palette" in said[0]
     with pytest.raises(TypeError, match="refs"):
-        doors.ptd["refs"]
+        both.ptd["refs"]
     for suffix in (".zarr", ".h5"):
-        assert_entry(open_both(corpus.write(doors.ds, tmp_path / f"new{suffix}")).td, "y", [3, 4], F8)
+        assert_entry(open_both(corpus.write(both.ds, tmp_path / f"new{suffix}")).td, "y", [3, 4], F8)
 
 
 @of_case(21)
 def test_links_are_followed_and_cycles_are_cut(told):
-    doors, messages = told
+    both, messages = told
     for name in ("raw", "alias", "soft"):
-        assert_entry(doors.td, name, np.arange(3.0), F8)
-    assert "gone" not in doors.ds.variables
+        assert_entry(both.td, name, np.arange(3.0), F8)
+    assert "gone" not in both.ds.variables
     for said in messages:
         assert len(said) <= 1
         assert all(re.search("gone|self", message) for message in said)
-    keys = list(doors.ptd.keys(include_nested=True))
+    keys = list(both.ptd.keys(include_nested=True))
     assert ("loop", "v") in keys
     assert all(len(key) <= 3 for key in keys if isinstance(key, tuple))
-    assert all(doors.ptd.get(key) is not None for key in keys)
+    assert all(both.ptd.get(key) is not None for key in keys)
 
 
 @of_case(22)
 def test_an_empty_dataset_neither_votes_nor_fails(told):
-    doors, messages = told
-    assert list(doors.td.batch_size) == [2]
-    assert_entry(doors.td, "v", [1, 2], F8)
-    assert "nothing" not in doors.ds.variables or doors.ds["nothing"].item() is None
-    assert doors.ds.v.attrs.get("note") in (None, "", b"")
+    both, messages = told
+    assert list(both.td.batch_size) == [2]
+    assert_entry(both.td, "v", [1, 2], F8)
+    assert "nothing" not in both.ds.variables or both.ds["nothing"].item() is None
+    assert both.ds.v.attrs.get("note") in (None, "", b"")
     for said in messages:
         assert len(said) <= 1
         assert all("nothing" in message for message in said)
@@ -381,11 +381,11 @@ def test_an_empty_dataset_neither_votes_nor_fails(told):
 
 @of_case(31)
 @pytest.mark.parametrize("written_by", ["this package", "xarray"])
-def test_appended_times_keep_their_steps(store, doors, tmp_path, open_both, written_by):
+def test_appended_times_keep_their_steps(store, both, tmp_path, open_both, written_by):
     if written_by == "xarray" and not is_zarr(store):
         pytest.skip("plain xarray appends to zarr only")
-    target = store if written_by == "xarray" else corpus.write(doors.ds, tmp_path / "new.zarr")
-    later = doors.ds.load().assign_coords(time=doors.ds.time + np.timedelta64(12, "h"))
+    target = store if written_by == "xarray" else corpus.write(both.ds, tmp_path / "new.zarr")
+    later = both.ds.load().assign_coords(time=both.ds.time + np.timedelta64(12, "h"))
     later.td.to_zarr(target, append_dim="time")
     again = open_both(target)
     assert_entry(again.td, "time", [TIMES[0] + i * 6 * 3600 * 10**9 for i in range(4)], I8)
@@ -393,14 +393,14 @@ def test_appended_times_keep_their_steps(store, doors, tmp_path, open_both, writ
 
 
 @of_case(37)
-def test_a_placeholder_is_a_dim_and_no_entry(doors):
-    assert dict(doors.ds.sizes) == {"row": 3, "col": 2, "t": 2}
-    assert set(doors.ds.variables) == set(doors.td.keys()) == {"v", "w", "t"}
+def test_a_placeholder_is_a_dim_and_no_entry(both):
+    assert dict(both.ds.sizes) == {"row": 3, "col": 2, "t": 2}
+    assert set(both.ds.variables) == set(both.td.keys()) == {"v", "w", "t"}
 
 
 @of_case(38)
-def test_a_write_refreshes_the_consolidated_copy(store, doors, open_both):
-    assert set(doors.ds.variables) == set(doors.ptd.keys()) == {"x", "new"}
+def test_a_write_refreshes_the_consolidated_copy(store, both, open_both):
+    assert set(both.ds.variables) == set(both.ptd.keys()) == {"x", "new"}
     xr.Dataset({"more": ("t", np.arange(4.0))}).td.to_zarr(store, mode="a")
     assert {"x", "new", "more"} <= set(open_both(store).ds.variables)
     with warnings.catch_warnings():
@@ -424,20 +424,20 @@ def test_a_listed_but_missing_array_is_an_error_or_absent_and_never_zeros(store)
 
 @of_case(40)
 @REPEATED
-def test_a_repeated_dim_is_written_as_it_was(doors, tmp_path):
-    new = corpus.write(doors.ds, tmp_path / "new.zarr")
+def test_a_repeated_dim_is_written_as_it_was(both, tmp_path):
+    new = corpus.write(both.ds, tmp_path / "new.zarr")
     assert zarr.open_array(f"{new}/cov", mode="r").metadata.dimension_names == ("time", "site", "site")
 
 
 @of_case(43)
-def test_a_zip_store_keeps_its_attributes(doors):
-    assert doors.ds.x.attrs["units"] == "m"
-    assert doors.ds.attrs["title"] == "zipped"
+def test_a_zip_store_keeps_its_attributes(both):
+    assert both.ds.x.attrs["units"] == "m"
+    assert both.ds.attrs["title"] == "zipped"
 
 
 @of_case(44)
-def test_names_are_kept_exactly(doors):
-    assert set(doors.ds.data_vars) == set(doors.td.keys()) == set(doors.ptd.keys()) == set(twins.AWKWARD_NAMES)
+def test_names_are_kept_exactly(both):
+    assert set(both.ds.data_vars) == set(both.td.keys()) == set(both.ptd.keys()) == set(twins.AWKWARD_NAMES)
 
 
 @of_case(51)

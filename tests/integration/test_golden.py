@@ -29,10 +29,10 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_golden_store_opens_in_both_libraries_with_its_values(golden: Path, open_both: Any) -> None:
-    expected, doors = EXPECTED[golden.name], open_both(golden)
-    td, entries = doors.td, EXPECTED[golden.name]["entries"]
-    assert list(td.batch_size) == expected["batch_size"] == list(doors.ptd.batch_size)
-    assert list(td.names) == expected["names"] == list(doors.ptd.names)
+    expected, both = EXPECTED[golden.name], open_both(golden)
+    td, entries = both.td, EXPECTED[golden.name]["entries"]
+    assert list(td.batch_size) == expected["batch_size"] == list(both.ptd.batch_size)
+    assert list(td.names) == expected["names"] == list(both.ptd.names)
     keys = td.keys(include_nested=True, leaves_only=True, is_leaf=lambda kind: not issubclass(kind, TensorDict))
     assert sorted(key if isinstance(key, str) else "/".join(key) for key in keys) == sorted(entries)
     for name, entry in entries.items():

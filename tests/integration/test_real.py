@@ -91,15 +91,15 @@ def numeric_arrays(name, group):
 @GROUPS
 def test_a_group_has_the_expected_batch_alone_and_in_the_tree(name, group, open_both):
     expected = EXPECTED[name][group]
-    doors = open_both(REAL / name, **group_keyword(group))
-    ds = doors.ds
+    both = open_both(REAL / name, **group_keyword(group))
+    ds = both.ds
     with xr.open_datatree(REAL / name, engine="tensordict") as dt:
         node = dt[group] if group else dt
         in_tree = node.td.to_tensordict()
         assert list(node.td.batch_size) == expected["batch_size"]
     for batch_size, names in (
         (ds.td.batch_size, ds.td.batch_dims),
-        *((found.batch_size, found.names) for found in (doors.td, doors.ptd, in_tree)),
+        *((found.batch_size, found.names) for found in (both.td, both.ptd, in_tree)),
     ):
         assert list(batch_size) == expected["batch_size"]
         assert "names" not in expected or list(names) == expected["names"]
@@ -152,10 +152,10 @@ def of(name):
 
 @of("climate/cesm2_native.nc")
 def test_climate_dims_are_no_variables_and_time_is_time(open_both):
-    doors = open_both(REAL / "climate/cesm2_native.nc")
-    assert doors.ds.TREFHT.dims == ("time", "lat", "lon")
-    assert "bnds" in doors.ds.dims
-    assert doors.ds.time.dtype.kind in "MO"
+    both = open_both(REAL / "climate/cesm2_native.nc")
+    assert both.ds.TREFHT.dims == ("time", "lat", "lon")
+    assert "bnds" in both.ds.dims
+    assert both.ds.time.dtype.kind in "MO"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_climate_dims_are_no_variables_and_time_is_time(open_both):
     ],
 )
 def test_what_xarray_opens_is_the_same(open_both, name, engine):
-    doors = open_both(REAL / name)
+    both = open_both(REAL / name)
     with xr.open_dataset(REAL / name, engine=engine) as expected:
-        xr.testing.assert_equal(doors.ds, expected)
+        xr.testing.assert_equal(both.ds, expected)

@@ -16,7 +16,7 @@ from tensordict import TensorDict
 
 import xarray_tensordict
 from buffer_rows import ROWS, row
-from memmap_samples import both_doors
+from memmap_samples import in_both
 from xarray_tensordict.testing import assert_same_tensordict
 
 SCHEMA: dict[str, Any] = {
@@ -63,14 +63,14 @@ STORAGES = [
 @pytest.mark.parametrize(("storage", "name", "options"), STORAGES, ids=lambda value: str(value)[:30])
 def test_rows_that_are_not_filled_read_as_zeros(tmp_path, storage, name, options):
     made = buffer(storage, tmp_path / name, **options)
-    assert_same_tensordict(expected([]), both_doors(tmp_path / name))
+    assert_same_tensordict(expected([]), in_both(tmp_path / name))
     for number in (0, 1, 7, 19):
         made[number] = row(number)
-        found = both_doors(tmp_path / name)  # while the buffer is open for writing here
+        found = in_both(tmp_path / name)  # while the buffer is open for writing here
         assert_same_tensordict(expected([n for n in (0, 1, 7, 19) if n <= number]), found)
     if hasattr(made, "close"):
         made.close()
-    assert_same_tensordict(expected([0, 1, 7, 19]), both_doors(tmp_path / name))
+    assert_same_tensordict(expected([0, 1, 7, 19]), in_both(tmp_path / name))
 
 
 def test_a_file_that_another_process_has_open_for_writing_is_named(tmp_path):
@@ -85,7 +85,7 @@ def test_a_file_that_another_process_has_open_for_writing_is_named(tmp_path):
         with pytest.raises(OSError, match=r"buffer\.h5.*lock|lock.*buffer\.h5"):
             xr.open_dataset(path, engine="tensordict")
         other.communicate("close\n")
-    assert_same_tensordict(expected([]), both_doors(path))
+    assert_same_tensordict(expected([]), in_both(path))
 
 
 @pytest.mark.parametrize("storage", ["zarr", "h5"])
@@ -134,16 +134,16 @@ def test_a_buffer_is_read_while_another_process_fills_it(tmp_path, storage, name
         other.stdin.write("go\n")
         other.stdin.flush()
         while other.poll() is None:
-            for found in (opened_before.td.to_tensordict(), both_doors_apart(path)):
+            for found in (opened_before.td.to_tensordict(), in_both_apart(path)):
                 for key, values in found.items():
                     # every element is as it was made, or as it was written
                     assert ((values == whole[key]) | (values == empty[key])).all()
         assert other.wait(30) == 0
         assert_same_tensordict(whole, opened_before.td.to_tensordict())
-    assert_same_tensordict(whole, both_doors(path))
+    assert_same_tensordict(whole, in_both(path))
 
 
-def both_doors_apart(path: Path) -> TensorDict:
+def in_both_apart(path: Path) -> TensorDict:
     """Read through both libraries, of which the second may see more."""
     with xr.open_dataset(path, engine="tensordict") as ds:
         first = ds.td.to_tensordict()
@@ -168,7 +168,7 @@ def test_a_dataset_is_written_into_a_part_of_a_zarr_buffer(tmp_path, options, di
     part.td.to_zarr(path, region={batch: slice(5, 10)})
     assert_same_tensordict(expected([5, 6, 7, 8, 9]), made.to_tensordict())
     assert_same_tensordict(expected([5, 6, 7, 8, 9]), TensorDict.from_zarr(path))
-    assert_same_tensordict(expected([5, 6, 7, 8, 9]), both_doors(path))
+    assert_same_tensordict(expected([5, 6, 7, 8, 9]), in_both(path))
 
 
 @pytest.mark.parametrize("scheduler", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
@@ -230,7 +230,7 @@ def test_arrays_of_an_append_that_is_not_through_are_shown_as_they_are(growing):
     names = list(SCHEMA)
     for count, name in enumerate(names, 1):
         group[name].resize((25, *group[name].shape[1:]))
-        found = both_doors(growing)
+        found = in_both(growing)
         shorter = names[count:] if count < len(names) else names
         assert sorted(found.keys()) == sorted(shorter)
         for key in shorter:
@@ -239,7 +239,7 @@ def test_arrays_of_an_append_that_is_not_through_are_shown_as_they_are(growing):
             assert set(ds.variables) == set(names)
             assert ds[name].shape[0] == 25
             assert not ds[name][ROWS:].any()
-    assert both_doors(growing).batch_size == (25,)
+    assert in_both(growing).batch_size == (25,)
 
 
 def test_what_an_append_does_to_a_reader_is_reported(growing):
@@ -252,7 +252,7 @@ def test_what_an_append_does_to_a_reader_is_reported(growing):
 def test_chunks_that_are_missing_read_as_fill(growing):
     shutil.rmtree(growing / "step" / "c")
     (growing / "obs" / "c" / "1" / "0").unlink()
-    found, whole = both_doors(growing), expected(list(range(ROWS)))
+    found, whole = in_both(growing), expected(list(range(ROWS)))
     assert not found["step"].any()
     assert torch.equal(found["obs"][:8], whole["obs"][:8])
     assert not found["obs"][8:16].any()

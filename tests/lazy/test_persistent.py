@@ -1,7 +1,7 @@
 """The lazy door: a ``PersistentTensorDict`` over stores and Datasets, compared with the same in memory throughout.
 
 ``open_persistent(store)`` and ``xr.open_dataset(store, engine="tensordict").td.to_tensordict()`` show the same (the law
-of two doors); and whatever can be asked of a TensorDict in memory gives the same when the lazy object is asked.
+of two libraries); and whatever can be asked of a TensorDict in memory gives the same when the lazy object is asked.
 """
 
 import gc
@@ -27,11 +27,11 @@ from xarray_tensordict.lazy.persistent import persistent_from_dataset
 from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
 
-# --- the law of two doors ------------------------------------------------------------------------------------------
-# The cases of the corpus are held to it by the fixture `doors`.
+# --- the law of two libraries ------------------------------------------------------------------------------------------
+# The cases of the corpus are held to it by the fixture `both`.
 
 
-def test_both_doors_show_the_same_of_a_grid(grid):
+def test_both_libraries_show_the_same_of_a_grid(grid):
     expected = grid_of(grid_ds()).td.to_tensordict()
     assert_same_tensordict(grid.to_tensordict(), expected)
     assert_same_tensordict(grid, expected)
@@ -199,7 +199,7 @@ FAR = np.array(["0001-01-01", "9999-12-31", "NaT"], "M8[s]")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_times_that_do_not_fit_are_left_out_through_both_doors(chunked):
+def test_times_that_do_not_fit_are_left_out_in_both_libraries(chunked):
     ds = xr.Dataset({"x": ("t", np.arange(3)), "far": ("t", FAR), "near": ("t", np.array([0, 1, 2], "M8[s]"))})
     ds = ds.chunk() if chunked else ds
     with pytest.warns(UserWarning, match="'far'") as warned:

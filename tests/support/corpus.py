@@ -52,7 +52,7 @@ def build(make: Callable[[Path], Path], folder: Path) -> Path:
 
 
 @dataclass
-class Doors:
+class Both:
     """One store, opened through both libraries with the same arguments."""
 
     path: Path
@@ -79,16 +79,16 @@ class Doors:
         self.ds.close()
 
 
-def open_doors(path: Any, **keywords: Any) -> Doors:
+def open_in_both(path: Any, **keywords: Any) -> Both:
     """Open `path` through both libraries and hold them to the law."""
-    doors = Doors(
+    both = Both(
         path,
         xr.open_dataset(path, engine="tensordict", **keywords),
         xarray_tensordict.open_persistent(path, **keywords),
         keywords,
     )
-    doors.check_law()
-    return doors
+    both.check_law()
+    return both
 
 
 def is_zarr(path: Path) -> bool:

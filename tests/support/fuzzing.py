@@ -11,7 +11,7 @@ A finding is one of
 - ``unnamed``: the message of an error does not have the name of the store.
 - ``changed``: an entry has other values, and neither its bytes nor its own metadata were changed.
 - ``lost``: such an entry is not there, and neither a warning nor an error names it.
-- ``doors``: the two ways of opening, or rows and the whole, give different values.
+- ``libraries``: the two ways of opening, or rows and the whole, give different values.
 - ``escape``: the command prints a control character that the store holds.
 """
 
@@ -134,7 +134,7 @@ def examine(path: Path, original: Kind, changed: Callable[[str], bool]) -> Itera
             try:
                 found[name] = way(str(path))
             except AssertionError as error:
-                yield {"way": name, "what": "doors", "message": str(error)[:300]}
+                yield {"way": name, "what": "libraries", "message": str(error)[:300]}
             except BaseException as error:
                 yield from judged(name, error, path)
     if found.get("inspect"):
@@ -146,7 +146,7 @@ def examine(path: Path, original: Kind, changed: Callable[[str], bool]) -> Itera
         try:
             assert_same_tensordict(td, found["persistent"])
         except AssertionError as error:
-            yield {"way": "both", "what": "doors", "message": str(error)[:300]}
+            yield {"way": "both", "what": "libraries", "message": str(error)[:300]}
     said = " ".join(str(warning.message) for warning in caught)
     for name, before in original.values.items():
         if values.get(name) != before and not changed(name):

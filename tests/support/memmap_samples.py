@@ -32,7 +32,7 @@ def as_saved(td: TensorDictBase) -> TensorDictBase:
     return found
 
 
-def both_doors(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:
+def in_both(path: Any, *, mapped: bool = True, **keywords: Any) -> TensorDict:
     """What both libraries show, which is the same."""
     with xr.open_dataset(path, engine="tensordict", **keywords) as ds:
         td = ds.td.to_tensordict()

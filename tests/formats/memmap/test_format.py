@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, lazy_stack
 
 import xarray_tensordict
-from memmap_samples import Step, as_saved, both_doors, edit
+from memmap_samples import Step, as_saved, edit, in_both
 from persistent_samples import needs_0_15
 from strategies import tensordicts
 from xarray_tensordict._compat.tensordict import IS_0_14
@@ -106,7 +106,7 @@ def test_what_tensordict_saves(path, name, archive):
     loaded = Step.load_memmap(path) if isinstance(td, Step) else tensordict.load(path)
     if archive:
         path = tensordict.pack_memmap(path, path.with_suffix(".tdz"))
-    found = both_doors(path)
+    found = in_both(path)
     assert_same_tensordict(loaded, found)
     assert_same_tensordict(as_saved(td), found)
 
@@ -118,14 +118,14 @@ def test_its_batch_variables_groups_and_classes(path, tmp_path):
         assert ds.td.batch_dims == ("time",)
         assert list(ds) == ["obs", "next/obs", "next/deep/done"]
         assert not ds.attrs
-    assert_same_tensordict(nested()["next"], both_doors(path, group="next"))
+    assert_same_tensordict(nested()["next"], in_both(path, group="next"))
     non_tensors().memmap(tmp_path / "objects")
     with xr.open_dataset(tmp_path / "objects", engine="tensordict") as ds:
         assert set(ds.coords) == {"text", "number", "config", "rows", "counts"}
         assert ds["rows"].dims == ds["x"].dims
         assert ds["rows"].values.tolist() == [["a", "b", "c"], ["d", "e", "f"]]
     TensorDict({"x": torch.zeros(2), "step": step()}, [2]).memmap(tmp_path / "outer")
-    assert_same_tensordict(step(), both_doors(tmp_path / "outer", group="step"))
+    assert_same_tensordict(step(), in_both(tmp_path / "outer", group="step"))
     with xr.open_dataset(tmp_path / "outer", engine="tensordict", group="step") as ds:
         assert classes_of(ds)[()] == "memmap_samples.Step"
 
@@ -139,7 +139,7 @@ def test_generated_tensordicts(td, tmp_path_factory):
     with warnings.catch_warnings():
         # two sizes of one dim name get a suffix, and a warning
         warnings.simplefilter("ignore", UserWarning)
-        found = both_doors(path / "td")
+        found = in_both(path / "td")
     if len(list(loaded.keys(include_nested=True, leaves_only=True))) and found.batch_size == loaded.batch_size:
         assert_same_tensordict(loaded, found)
     else:  # a Dataset without an array over the batch does not know its size
@@ -155,7 +155,7 @@ def test_dtypes_that_numpy_lacks_keep_every_bit(path):
             assert ds["x"].dtype == np.float32
             assert ds["x"].encoding["torch_dtype"] == dtype
             mapped = ds.td.to_tensordict(copy=False)["x"]
-        for found in (mapped, both_doors(path)["x"]):
+        for found in (mapped, in_both(path)["x"]):
             assert found.dtype == getattr(torch, dtype)
             assert torch.equal(found.view(held.dtype), held)
         if dtype in FLOAT8:
@@ -168,7 +168,7 @@ def test_names_as_older_versions_wrote_them(path):
     td = TensorDict({"air temp": torch.ones(2), "100%": {"a b": torch.zeros(2)}}, [2])
     td.memmap(path, robust_key=False)
     assert (path / "air temp.memmap").exists()
-    assert_same_tensordict(td, both_doors(path))
+    assert_same_tensordict(td, in_both(path))
 
 
 @pytest.mark.parametrize("key", ["a/b", "", "wind speed/10m", "..", "."])
@@ -227,7 +227,7 @@ def test_every_row_of_a_stack_of_two_by_one_is_read(path, tmp_path, archive):
         path = tmp_path / "saved.tdz"
     rows = NonTensorStack(NonTensorStack("a"), NonTensorStack("b"))
     TensorDict({"x": torch.ones(2, 1), "s": rows}, [2, 1]).save(path)
-    assert both_doors(path).get("s").tolist() == [["a"], ["b"]]
+    assert in_both(path).get("s").tolist() == [["a"], ["b"]]
 
 
 def test_a_folder_that_is_nothing_and_a_group_that_is_not_there(path):
@@ -278,9 +278,9 @@ def test_non_tensor_data_of_older_versions(path, tmp_path, archive):
     if archive:
         path = tensordict.pack_memmap(path, tmp_path / "saved.tdz")
     with pytest.warns(UserWarning, match="'pickled': it is a pickled Python object"):
-        found = both_doors(path, mapped=False)
+        found = in_both(path, mapped=False)
     assert_same_tensordict(td.exclude("pickled"), found)
-    assert both_doors(path, mapped=False, allow_pickle=True)["pickled"] == frozenset({1})
+    assert in_both(path, mapped=False, allow_pickle=True)["pickled"] == frozenset({1})
 
 
 def test_a_pickle_elsewhere_is_not_followed(path, tmp_path):
@@ -328,8 +328,8 @@ def test_a_lazy_stack_of_equal_members(path, dim, nested):
     stack = TensorDict({"deep": stack}, stack.batch_size, names=stack.names) if nested else stack
     stack.memmap(path)
     loaded = tensordict.load(path)
-    assert_same_tensordict(as_saved(stack), both_doors(path, mapped=False))
-    assert_same_tensordict(loaded, both_doors(path, mapped=False))
+    assert_same_tensordict(as_saved(stack), in_both(path, mapped=False))
+    assert_same_tensordict(loaded, in_both(path, mapped=False))
     prefix = "deep/" if nested else ""
     with xr.open_dataset(path, engine="tensordict") as ds:
         x = ds[f"{prefix}x"]
@@ -353,7 +353,7 @@ def test_members_that_differ_are_named_and_shown_as_groups(path):
     whole = tree.td.concat("time")
     assert whole["n/y"].shape == (9,)
     assert whole["episode"].values.tolist() == [0] * 2 + [1] * 3 + [2] * 4
-    assert_same_tensordict(stack[2], both_doors(path, group="2"))
+    assert_same_tensordict(stack[2], in_both(path, group="2"))
 
 
 def test_only_the_part_of_a_stack_that_differs_is_not_stacked(path):
@@ -476,7 +476,7 @@ def test_a_loaded_dataset_can_be_saved_over_its_store(path):
     path.rmdir()
     ds.td.to_zarr(path)
     assert ds["x"].values.sum() == 45
-    assert both_doors(path)["x"].sum() == 45
+    assert in_both(path)["x"].sum() == 45
 
 
 # -- checkpoints of replay buffers -------------------------------------------------------------------------------------
@@ -532,11 +532,11 @@ def test_a_checkpoint_has_the_rows_that_were_filled_from_the_oldest_on(dumped, s
     whole = tensordict.load(path / "storage")
     expected = torch.cat([whole[first:rows], whole[:first]])
     for store in (path, path / "storage"):
-        assert_same_tensordict(expected, both_doors(store))
-        assert_same_tensordict(whole, both_doors(store, filled=False))
+        assert_same_tensordict(expected, in_both(store))
+        assert_same_tensordict(whole, in_both(store, filled=False))
     if not (IS_0_14 and storage == "LazyMemmapStorage"):  # it gives all rows the text of the first
-        assert both_doors(path).get("task").tolist() == [f"t{i}" for i in range(3 * times)][-rows:]
-    assert_same_tensordict(expected["next"], both_doors(path, group="next"))
+        assert in_both(path).get("task").tolist() == [f"t{i}" for i in range(3 * times)][-rows:]
+    assert_same_tensordict(expected["next"], in_both(path, group="next"))
 
 
 @STORAGES
@@ -544,11 +544,11 @@ def test_a_checkpoint_has_the_rows_that_were_filled_from_the_oldest_on(dumped, s
 def test_a_storage_of_two_dims_counts_elements(dumped, storage, times, rows):
     parts = [TensorDict({"obs": torch.arange(12 * i, 12 * i + 12).view(2, 6)}, [2, 6]) for i in range(times)]
     path = dumped(storage, 20, *parts, ndim=2)
-    found, whole = both_doors(path), tensordict.load(path / "storage")
+    found, whole = in_both(path), tensordict.load(path / "storage")
     assert whole.batch_size == (10, 2)
     # with twelve rows in ten, the oldest two were written over
     assert_same_tensordict(torch.cat([whole[2:rows], whole[:2]]) if times == 2 else whole[:rows], found)
-    assert_same_tensordict(whole, both_doors(path, filled=False))
+    assert_same_tensordict(whole, in_both(path, filled=False))
 
 
 def test_rows_of_a_wrapped_buffer_are_read_as_numpy_would(dumped):
@@ -608,7 +608,7 @@ def test_a_compact_checkpoint_is_shown_as_it_is_stored_and_says_so(dumped, buffe
 
 def test_how_many_rows_with_a_batch_of_their_own_are_filled_is_asked_of_the_writer(dumped):
     path = dumped("LazyTensorStorage", 10, TensorDict({"obs": torch.ones(4, 7, 2)}, [4, 7]))
-    assert_same_tensordict(tensordict.load(path / "storage")[:4], both_doors(path))
+    assert_same_tensordict(tensordict.load(path / "storage")[:4], in_both(path))
     (path / "writer" / "metadata.json").unlink()
     with pytest.warns(UserWarning, match=r"4 elements of batch size \[10, 7\].*filled=False for all 10"):
         ds = xr.open_dataset(path, engine="tensordict")
@@ -620,16 +620,16 @@ def test_a_checkpoint_without_a_tensordict(dumped):
     path = dumped(
         "LazyTensorStorage", 10, {"a": torch.arange(4.0), "b": {"c": torch.ones(4, 2)}, "t": (torch.ones(4),)}
     )
-    found = both_doors(path)
+    found = in_both(path)
     assert found.batch_size == (4,)
     assert set(found.keys(include_nested=True, leaves_only=True)) == {"a", ("b", "c"), ("t", "0")}
     assert found["a"].tolist() == [0, 1, 2, 3]
-    assert both_doors(path, filled=False)["b", "c"].shape == (10, 2)
+    assert in_both(path, filled=False)["b", "c"].shape == (10, 2)
 
 
 def test_a_checkpoint_of_one_tensor_is_named_after_the_folder(dumped):
     path = dumped("LazyTensorStorage", 10, torch.arange(12.0).view(4, 3))
-    assert both_doors(path / "storage")["saved"].sum() == 66
+    assert in_both(path / "storage")["saved"].sum() == 66
 
 
 def test_a_checkpoint_in_an_hdf5_file_is_named(path):

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from memmap_samples import as_saved, both_doors
+from memmap_samples import as_saved, in_both
 from xarray_tensordict.formats.memmap import files as memmap_files
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -43,9 +43,9 @@ def sample() -> TensorDict:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_tensordict_saves(path, method):
     sample().save(path, compression=method)
-    assert_same_tensordict(tensordict.load(path), both_doors(path))
-    assert_same_tensordict(as_saved(sample()), both_doors(path))
-    assert_same_tensordict(as_saved(sample()["next"]), both_doors(path, group="next"))
+    assert_same_tensordict(tensordict.load(path), in_both(path))
+    assert_same_tensordict(as_saved(sample()), in_both(path))
+    assert_same_tensordict(as_saved(sample()["next"]), in_both(path, group="next"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -92,7 +92,7 @@ def test_archives_of_other_programs(path, tmp_path):
             archive.writestr("x", b"1")
             for file in sorted((tmp_path / "folder").rglob("*")):
                 archive.write(file, file.relative_to(tmp_path / "folder"))
-        assert_same_tensordict(as_saved(sample()), both_doors(path))
+        assert_same_tensordict(as_saved(sample()), in_both(path))
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_an_entry_that_is_shorter_than_meta_json_says(path, tmp_path, method):
     (tmp_path / "folder" / "obs.memmap").write_bytes(b"1234")
     tensordict.pack_memmap(tmp_path / "folder", path, compression=method)
     with pytest.warns(UserWarning, match=r"'obs': its file obs\.memmap has 4 bytes, and meta\.json says"):
-        found = both_doors(path, mapped=method is None)
+        found = in_both(path, mapped=method is None)
     assert "obs" not in list(found.keys())
 
 

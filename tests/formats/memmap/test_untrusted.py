@@ -16,7 +16,7 @@ import xarray as xr
 from tensordict import NonTensorData, TensorDict, lazy_stack, tensorclass
 
 import xarray_tensordict
-from memmap_samples import both_doors, edit
+from memmap_samples import edit, in_both
 from xarray_tensordict.formats.memmap import files, folders
 
 TENSORDICT = "<class 'tensordict._td.TensorDict'>"
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 def left_out(path: Path, match: str) -> list[str]:
     """What is shown beside what is left out, which is the same through both ways of opening."""
     with pytest.warns(UserWarning, match=match):
-        found = both_doors(path)
+        found = in_both(path)
     return sorted("/".join(key) if isinstance(key, tuple) else key for key in found.keys(True, True))
 
 
@@ -70,7 +70,7 @@ MALFORMED = "metadata are malformed: "
 )
 def test_an_entry_whose_metadata_do_not_fit_is_left_out_without_taking_memory(path, entry, why):
     edit(path / "meta.json", x=entry)
-    both_doors(path / "n", mapped=False)  # what is imported and kept is no matter
+    in_both(path / "n", mapped=False)  # what is imported and kept is no matter
     tracemalloc.start()
     assert left_out(path, f"'x': .*{why}") == ["n/z", "y"]
     peak = tracemalloc.get_traced_memory()[1]
@@ -110,7 +110,7 @@ def test_what_takes_the_place_of_a_file_later_is_not_waited_for(path, make):
 def test_links_to_files_elsewhere_are_followed(path, tmp_path):
     (path / "x.memmap").rename(tmp_path / "blob")
     (path / "x.memmap").symlink_to(tmp_path / "blob")
-    assert both_doors(path)["x"].tolist() == [0, 0, 0]
+    assert in_both(path)["x"].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("key", ["", "/abs", "a//b", "a/b"])
@@ -185,11 +185,11 @@ def test_fields_of_a_tensorclass_may_be_called_as_words_are(tmp_path):
     saved = tmp_path / "class"
     Shaped(torch.zeros(3), "round", "none", batch_size=[3]).memmap(saved)
     edit(saved / "meta.json", shape=[1, "two"], names=3)
-    found = both_doors(saved)
+    found = in_both(saved)
     assert (found["shape"], found["stack_dim"], found["names"]) == ([1, "two"], "none", 3)
     edit(saved / "meta.json", obs=3, **{"a/b": 1})
     with pytest.warns(UserWarning, match=r"'obs': .*has a field of that name.*'a/b': its key has a '/'"):
-        assert both_doors(saved)["obs"].tolist() == [0, 0, 0]
+        assert in_both(saved)["obs"].tolist() == [0, 0, 0]
 
 
 # -- the root ----------------------------------------------------------------------------------------------------------

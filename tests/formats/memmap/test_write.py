@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 import xarray_tensordict
-from memmap_samples import as_saved, beside, both_doors, weather
+from memmap_samples import as_saved, beside, in_both, weather
 from persistent_samples import needs_0_15
 from strategies import datasets, tensordicts
 from xarray_tensordict._compat.tensordict import IS_0_14
@@ -42,7 +42,7 @@ def test_what_the_tensordict_holds(tmp_path, chunked, unbatched, name):
     expected = weather().td.to_tensordict(unbatched=unbatched)
     assert expected.names == ["member", "time"]
     assert_same_tensordict(as_saved(expected), tensordict.load(path))
-    assert_same_tensordict(expected, both_doors(path))
+    assert_same_tensordict(expected, in_both(path))
     assert beside(path) == []
 
 
@@ -80,7 +80,7 @@ def test_variables_without_batch_dims_are_kept_and_restored(tmp_path, chunked, n
         assert found["lat"].attrs == {"units": "degrees_north", "valid_range": [-90.0, 90.0]}
         assert {"lat", "height"} <= set(found.coords)
         assert set(found.td.unbatched.variables) >= {"mask", "grid/area"}
-    assert both_doors(tmp_path / name).batch_size == (2, 4)
+    assert in_both(tmp_path / name).batch_size == (2, 4)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -108,7 +108,7 @@ def test_bytes_come_back_as_bytes(tmp_path, chunked, name):
         for each in ds.variables:
             assert found[each].values.tolist() == ds[each].values.tolist(), each
             assert found[each].dtype == ("S2" if each == "next/allele" else ds[each].dtype), each
-    assert both_doors(tmp_path / name)["any_length"].tolist() == held.tolist()
+    assert in_both(tmp_path / name)["any_length"].tolist() == held.tolist()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -165,7 +165,7 @@ def test_a_dtype_that_tensordict_cannot_load_again_is_reported(path, tmp_path):
     with xr.open_dataset(tmp_path / "source", engine="tensordict") as ds:
         with pytest.warns(UserWarning, match=r"\['x'\] are of dtypes that tensordict writes .* and cannot load again"):
             ds.td.to_memmap(path)
-        assert both_doors(path)["x"].dtype == torch.float8_e5m2
+        assert in_both(path)["x"].dtype == torch.float8_e5m2
         del ds["x"].encoding["torch_dtype"]
         ds.td.to_memmap(path)
     assert tensordict.load(path)["x"].dtype == torch.float32
@@ -334,7 +334,7 @@ def test_rows_that_are_lists(path, tmp_path):
     assert not path.exists()
     ds.td.to_memmap(path)
     assert list(tensordict.load(path)["_unbatched"]) == ["tags"]
-    assert_same_tensordict(ds.td.to_tensordict(), both_doors(path))
+    assert_same_tensordict(ds.td.to_tensordict(), in_both(path))
     ds["tags"][0, 0] = 3
     with pytest.raises(TypeError, match=r"'tags' has dims \['time', 'tag'\].*exclude=\['tags'\]"):
         ds.td.to_memmap(path)
@@ -371,7 +371,7 @@ def test_every_scheduler_writes_the_same_bits(path, scheduler, put_off):
         if put_off:
             written.compute()
     assert_same_tensordict(as_saved(ds.td.to_tensordict()), tensordict.load(path))
-    assert_same_tensordict(ds.td.to_tensordict(), both_doors(path))
+    assert_same_tensordict(ds.td.to_tensordict(), in_both(path))
     assert beside(path) == []
 
 

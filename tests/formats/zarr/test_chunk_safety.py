@@ -127,8 +127,8 @@ def test_an_encoding_of_a_nested_variable_sets_its_grid(tmp_path):
 @of_case(49)
 @pytest.mark.parametrize("keywords", [{"chunks": {"t": 4}}, {"chunks": {"t": 2}, "shards": {"t": 4}}])
 @pytest.mark.parametrize("times", [8, pytest.param(300, marks=pytest.mark.slow)])
-def test_threads_never_race_for_a_chunk_or_a_shard(doors, tmp_path, keywords, times):
-    ds = doors.ds.chunk(t=3)
+def test_threads_never_race_for_a_chunk_or_a_shard(both, tmp_path, keywords, times):
+    ds = both.ds.chunk(t=3)
     expected = ds["x"].values
     with dask.config.set(scheduler="threads", num_workers=8):
         for _ in range(times):
