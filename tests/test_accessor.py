@@ -155,3 +155,12 @@ def test_options_that_are_shared_are_those_of_the_function_that_lists_them():
     for name in ("to_tensordict", "to_zarr", "to_h5", "to_memmap"):
         of_a_tree = inspect.signature(getattr(xr.DataTree.td, name))
         assert of_a_tree == inspect.signature(getattr(xr.Dataset.td, name)), name
+
+
+def test_batched_keeps_the_coordinates_of_the_dims_that_are_left() -> None:
+    ds = xr.Dataset(
+        {"t": (("time", "level"), np.zeros((3, 2))), "mask": ("lat", [True, False]), "depth": ("level", [1.0, 2.0])},
+        coords={"time": [0, 1, 2], "level": [500, 850], "lat": [1.0, 2.0], "run": 7},
+    )
+    assert set(ds.td.batched.variables) == {"t", "time", "level", "run"}
+    assert set(ds.td.unbatched.variables) == {"mask", "depth", "level", "lat", "run"}

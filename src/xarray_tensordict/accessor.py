@@ -297,8 +297,12 @@ class DatasetAccessor(LoadingMethods, Conversions):
 
     @property
     def batched(self) -> xr.Dataset:
-        """The Dataset without the variables that have no batch dim."""
-        return self._ds.drop_vars([name for name, found in self._classes().items() if found == "unbatched"])
+        """The Dataset without the data variables that have no batch dim; coordinates of the dims that are left stay."""
+        classes = self._classes()
+        left = {dim for name, found in classes.items() if found != "unbatched" for dim in self._ds[name].dims}
+        unbatched = [name for name, found in classes.items() if found == "unbatched"]
+        coords = {name for name in unbatched if name in self._ds.coords and left.issuperset(self._ds[name].dims)}
+        return self._ds.drop_vars([name for name in unbatched if name not in coords])
 
     @property
     def unbatched(self) -> xr.Dataset:

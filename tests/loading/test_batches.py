@@ -588,3 +588,20 @@ def test_the_default_buffer_is_that_of_torch():
     assert "in buffers of 10000" in repr(batches)
     first = np.concatenate([batch["n"].numpy() for batch in batches])
     assert len(np.unique(first)) == 20_000
+
+
+@pytest.mark.parametrize("change", ["stacked", "levels", "set_index"])
+def test_batches_along_a_multiindex_have_its_levels(change):
+    x = np.arange(24.0).reshape(3, 4, 2)
+    coords = {"init": [0, 10, 20], "member": range(4), "year": ("init", [1, 1, 2]), "day": ("init", [1, 2, 3])}
+    ds = xr.Dataset({"x": (("init", "member", "lat"), x)}, coords)
+    if change == "set_index":
+        made = ds.drop_vars("init").set_index(init=["year", "day"])
+        (batch,) = made.td.set_batch_dims("init").td.batches(3)
+        assert (batch["year"].tolist(), batch["day"].tolist()) == ([1, 1, 2], [1, 2, 3])
+        return
+    made = ds.drop_vars(["year", "day"]).stack(sample=("init", "member")).transpose("sample", ...)
+    made = made.reset_index("sample") if change == "levels" else made
+    found = list(made.td.batches(5))
+    assert torch.cat([batch["init"] for batch in found]).tolist() == np.repeat([0, 10, 20], 4).tolist()
+    assert torch.cat([batch["x"] for batch in found]).tolist() == x.reshape(12, 2).tolist()

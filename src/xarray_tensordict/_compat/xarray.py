@@ -228,6 +228,8 @@ def stored_place(variable: xr.Variable, axis: int) -> tuple[int, range | np.ndar
     found: range | np.ndarray[Any, Any] = range(variable.shape[axis])
     data: Any = variable._data
     while not isinstance(data, BackendArray):
+        if isinstance(data, indexing.PandasIndexingAdapter):
+            return None
         if isinstance(data, indexing.LazilyIndexedArray):
             kept = [place for place, key in enumerate(data.key.tuple) if not isinstance(key, (int, np.integer))]
             axis = kept[axis]

@@ -233,7 +233,8 @@ def open_writable(
     if reason is not None:
         raise ValueError(
             f"{description} cannot be opened with mode='r+': {reason}. A write through tensordict would not mean the "
-            f"same through xarray. Open it with mode='r', or write a copy with ds.td.batched.td.to_zarr(path) and open that"
+            f"same through xarray. Open it with mode='r', or open a copy, written with "
+            f"ds.drop_vars(list(ds.td.unbatched.variables)).td.to_zarr(path)"
         )
     return bare("r+", device)
 

@@ -13,8 +13,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 import zarr
-from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from ..._compat.zarr import codec_names, on_store, tried_at_once
@@ -65,8 +64,8 @@ class _Bounded(WrapperStore[Store]):
                 f"expected one of the compressors {sorted(_BOUNDED)} for what is read while a store is opened, found {found}"
             )
 
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await self._store.get(key, prototype, byte_range)
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        found = await super().get(key, prototype, byte_range)
         content = b"" if found is None else found.to_bytes()
         for codec in reversed(self._codecs if content else []):
             content = content[:-4] if codec == "crc32c" else content
