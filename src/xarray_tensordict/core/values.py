@@ -209,7 +209,7 @@ CODE_DTYPES: dict[str, str] = dict.fromkeys(get_args(CodedDtype), "uint8") | {
     "bfloat16": "uint16",
     "complex32": "uint32",
 }
-"""The integers of the same width, as which their values are stored."""
+"""The integers of the same width, as which memory maps and zarr v3 of other tools store their values."""
 
 
 def widened_dtype_name(torch_dtype: str) -> str:
