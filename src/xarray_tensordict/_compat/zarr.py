@@ -21,8 +21,6 @@ from typing import Any, TypeAlias, TypeVar
 import zarr
 from xarray.backends.zarr import DIMENSION_KEY
 from zarr.abc.store import ByteRequest, Store
-from zarr.codecs import ShardingCodec
-from zarr.core import codec_pipeline
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.core.sync import sync
@@ -32,10 +30,6 @@ from zarr.storage._local import _get
 
 from ..core.model import is_url
 
-_PIPELINE = "codec_pipeline.path"
-_CLASSES = ("BatchedCodecPipeline", "FusedCodecPipeline")
-PIPELINES = [f"zarr.core.codec_pipeline.{name}" for name in _CLASSES if hasattr(codec_pipeline, name)]
-"""What decodes chunks in zarr, the default, and, since 3.4, one that needs less processor time."""
 METADATA_KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 T = TypeVar("T")
@@ -189,51 +183,6 @@ def codec_names(array: zarr.Array[Any]) -> list[str]:
     return [str(codec.to_dict().get("name", "")).removeprefix("numcodecs.") for codec in metadata.codecs]
 
 
-def is_pipeline_chosen() -> bool:
-    """Whether the user has set what decodes chunks."""
-    return zarr.config.get(_PIPELINE) not in PIPELINES
-
-
-def on_fast_pipeline(array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """The same array, which zarr decodes in less processor time where it can (from 3.4 on), unless the user has chosen how.
-
-    It is chosen for this array only: the setting of zarr is that of all arrays, and other wrappers of stores may count on `get`.
-    """
-    if len(PIPELINES) == 1 or zarr.config.get(_PIPELINE) != PIPELINES[0]:
-        return array
-    new: Any = codec_pipeline
-    copied = _copied(array._async_array)
-    old: Any = copied.codec_pipeline
-    to_bytes = _FastShards.of(old.array_bytes_codec)
-    codecs = (*old.array_array_codecs, to_bytes, *old.bytes_bytes_codecs)
-    try:
-        parts = (codecs, old.array_array_codecs, to_bytes, old.bytes_bytes_codecs)
-        transform = new.ChunkTransform(codecs=codecs)
-        fast = new.FusedCodecPipeline(*parts, sync_transform=transform, batch_size=old.batch_size)
-    except (AttributeError, TypeError):  # a codec that only works asynchronously; another release of zarr
-        return array
-    object.__setattr__(copied, "codec_pipeline", fast)
-    return zarr.Array(copied)
-
-
-class _FastShards(ShardingCodec):
-    """Shards whose chunks are decoded by the same pipeline."""
-
-    @classmethod
-    def of(cls, codec: Any) -> Any:
-        """A codec of shards as one of these; any other as it is."""
-        if type(codec) is not ShardingCodec:
-            return codec
-        new = object.__new__(cls)
-        new.__dict__.update(codec.__dict__)
-        return new
-
-    @property
-    def codec_pipeline(self) -> Any:
-        pipelines: Any = codec_pipeline
-        return pipelines.FusedCodecPipeline.from_codecs(self.codecs)
-
-
 def store_path(source: Any, storage_options: dict[str, Any] | None) -> StorePath:
     """The place that a source is, opened for reading."""
     return sync(make_store_path(source, mode="r", storage_options=storage_options))
@@ -252,7 +201,7 @@ def group_of(place: StorePath, attributes: dict[str, Any], zarr_format: Any) -> 
 
 def array_like(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) -> zarr.Array[Any]:
     """A copy of an array elsewhere or under other metadata, which is not parsed again: it must fit what there is."""
-    copied, changed = _copied(array), _copied(array.metadata)
+    copied, changed = copied_plainly(array), copied_plainly(array.metadata)
     for name, value in metadata.items():
         object.__setattr__(changed, name, value)
     object.__setattr__(copied, "metadata", changed)
@@ -260,7 +209,7 @@ def array_like(array: zarr.AsyncArray[Any], path: StorePath, **metadata: Any) ->
     return zarr.Array(copied)
 
 
-def _copied(instance: T) -> T:
+def copied_plainly(instance: T) -> T:
     """``copy.copy`` of an instance of a plain class takes five times as long."""
     new = object.__new__(type(instance))
     new.__dict__.update(instance.__dict__)

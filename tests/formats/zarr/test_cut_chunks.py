@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, BytesCodec, ShardingCodec
 from zarr.core import codec_pipeline
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore, MemoryStore
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict._compat.zarr import PIPELINES
+from xarray_tensordict._compat.zarr_codecs import PIPELINES
 
 VALUES = np.random.default_rng(0).random((8, 64))
 """Numbers that blosc cannot compress, which it copies as they are."""
@@ -74,3 +77,51 @@ def test_another_pipeline_is_used_for_arrays_of_this_package_only(tmp_path: Path
     with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict") as ds:
         np.testing.assert_array_equal(ds["x"][1:3], VALUES[1:3])
     assert set(used) == {("FusedCodecPipeline", PIPELINES[0])}
+
+
+def coded(buffer: Any) -> Any:
+    return None if buffer is None else buffer.from_bytes(bytes(byte ^ 0x5A for byte in buffer.to_bytes()))
+
+
+def coding(base: Any) -> Any:
+    """A store of somebody else, which stores other bytes than it gives."""
+
+    class Coding(base):
+        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+            return coded(await super().get(key, prototype or default_buffer_prototype(), byte_range))
+
+        async def set(self, key: str, value: Any, *arguments: Any) -> None:
+            await super().set(key, coded(value))
+
+    return Coding
+
+
+@pytest.mark.parametrize("base", [MemoryStore, LocalStore])
+@pytest.mark.parametrize("codecs", [{"compressors": None}, {}, {"shards": (4, 64)}], ids=["raw", "zstd", "shards"])
+def test_stores_that_do_more_in_get_are_asked_with_it(tmp_path: Path, base: Any, codecs: Any) -> None:
+    store = coding(base)(*([tmp_path] if base is LocalStore else []))
+    array = zarr.create_group(store).create_array(
+        "x", shape=(8, 64), chunks=(2, 64), dtype="f8", dimension_names=("t", "k"), **codecs
+    )
+    array[...] = VALUES
+    with xr.open_dataset(store, engine="tensordict") as ds:
+        np.testing.assert_array_equal(ds["x"], VALUES)
+        np.testing.assert_array_equal(next(iter(ds.td.batches(8)))["x"], VALUES)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_chunks_in_shards_are_looked_at_too(tmp_path: Path, whole: bool) -> None:
+    """The index of a shard is at its start, and right, so that nothing else shows that the end is missing."""
+    blosc = BloscCodec(cname="lz4", shuffle="noshuffle")
+    shards = ShardingCodec(chunk_shape=(2, 64), codecs=[BytesCodec(), blosc], index_location="start")
+    group = zarr.create_group(tmp_path / "a.zarr")
+    group.create_array("x", shape=(8, 64), chunks=(8, 64), dtype="f8", serializer=shards, compressors=None)[...] = (
+        VALUES
+    )
+    shard = tmp_path / "a.zarr" / "x" / "c" / "0" / "0"
+    shard.write_bytes(shard.read_bytes()[:-200])
+    for source in (tmp_path / "a.zarr", pickle.dumps(xr.open_dataset(tmp_path / "a.zarr", engine="tensordict"))):
+        ds = pickle.loads(source) if isinstance(source, bytes) else xr.open_dataset(source, engine="tensordict")
+        with pytest.raises(OSError, match=r"'x'.*cut short"):
+            ds["x"][slice(None) if whole else slice(6, 8)].load()
+        np.testing.assert_array_equal(ds["x"][:6], VALUES[:6])

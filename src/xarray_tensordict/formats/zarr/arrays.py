@@ -35,9 +35,9 @@ from ..._compat.zarr import (
     folder_of,
     group_of,
     is_local,
-    is_pipeline_chosen,
     read_documents,
 )
+from ..._compat.zarr_codecs import check_blosc, is_pipeline_chosen
 from ...core.metadata import checked, from_json
 from ...core.model import cached_property
 from ...core.values import CODE_DTYPES
@@ -47,7 +47,6 @@ from ..counting import COUNTED
 from ..identity import Described, Fingerprint, RemovedError, coding_of
 from ..raw.arrays import RawArray, counted_from_start
 from ..raw.files import DECODERS, Buffer, Kept, NotRawError, Places, PlainFiles, at_once, open_file, reuse_memory
-from .checked_chunks import check_blosc
 from .documents import DOCUMENTS, ArrayV2, ArrayV3, CodedArray, Node, RegularGrid
 from .remote import many_at_once
 

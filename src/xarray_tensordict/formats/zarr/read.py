@@ -22,16 +22,15 @@ from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import (
-    codec_names,
     get_bytes,
     is_remote,
     join,
-    on_fast_pipeline,
     on_store,
     read_documents,
     run,
     with_dims,
 )
+from ..._compat.zarr_codecs import with_checked_chunks
 from ...core.metadata import (
     ARRAY_ATTR,
     BATCH_ATTR,
@@ -55,10 +54,10 @@ from ..array_wrappers import FieldArray, TextArray, WidenedArray
 from ..base import StoreOptions
 from ..identity import ChangedError
 from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
-from .checked_chunks import WholeChunks, read_together
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, is_far, open_node, state_of, unpickles
 from .remote import MERGED, AtOnce
+from .small_arrays import read_together
 from .transaction import incomplete_text
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
@@ -404,9 +403,8 @@ class _GroupReader:
         mask = (is_v2 and mask) if asked is None else asked
         far = is_far(array.store)
         array = on_store(array, AtOnce(array.store)) if far else array
-        shown = on_store(array, WholeChunks(array.store)) if codec_names(array)[-1:] == ["blosc"] else array
-        shown = on_fast_pipeline(shown)
-        variable = zarr_variable(self._xarray_store, name, with_dims(shown, stand_ins), mask=mask)
+        shown = with_dims(with_checked_chunks(array), stand_ins)
+        variable = zarr_variable(self._xarray_store, name, shown, mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
         if variable.dtype.kind in "mM":

@@ -1,4 +1,4 @@
-"""Chunks that are looked at before zarr decodes them: what was cut short, and what would become more than it should."""
+"""Chunks that are read while a store is opened, and must not become more than they should when they are decompressed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,7 @@ from zarr.abc.store import Store
 from zarr.storage import WrapperStore
 
 from ..._compat.zarr import codec_names, on_store, tried_at_once
-
-
-class WholeChunks(WrapperStore[Store]):
-    """The store of an array of blosc, of which a chunk that was cut short is an error."""
-
-    _supports_sync_io = False
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        found = await super().get(key, prototype, byte_range)
-        if found is not None:
-            check_blosc(found[:16].to_bytes(), len(found))
-        return found
+from ..._compat.zarr_codecs import check_blosc
 
 
 def read_together(arrays: Sequence[zarr.Array[Any]]) -> list[bytes | BaseException]:
@@ -74,16 +63,6 @@ class _Bounded(WrapperStore[Store]):
             if codec in _BOUNDED:
                 _check_decompressed(content, _BOUNDED[codec](), self._most)
         return found
-
-
-def check_blosc(header: bytes, size: int) -> None:
-    """Raise an OSError for a chunk of blosc that was cut short: blosc believes its header, and reads behind the end.
-
-    Bytes 12 to 15 of the header hold the size of the whole (c-blosc, README_CHUNK_FORMAT).
-    """
-    whole = int.from_bytes(header[12:16], "little")
-    if size < max(whole, 16):
-        raise OSError(f"a chunk was cut short: expected {whole} bytes, found {size}")
 
 
 def _check_decompressed(content: bytes, codec: Any, most: int) -> None:
