@@ -66,7 +66,10 @@ class _Table:
 
 def holds_table(dt: xr.DataTree) -> bool:
     """Whether a node is one table, and the groups in it are entries of its rows or parts of one replay buffer."""
-    return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
+    if _find(dt, _ENDS) is not None:
+        return True
+    batch = set(dt.td.batch_dims) if dt.data_vars else set()
+    return any(batch.intersection(variable.dims) for variable in dt.data_vars.values())
 
 
 def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.Variable | None:
@@ -100,7 +103,7 @@ def label_dataset(ds: xr.Dataset, dim: str, index: str, step: str, by: str | Key
     """The rows of a Dataset with the coordinates `index` and `step`; see :func:`label_node`."""
     by = _checked_by(by)
     name = by or next((name for name in _ENDS if name in ds.variables), None)
-    hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
+    hint = " Groups that are episodes are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
     return _label(_table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint), dim, index, step)
 
 
