@@ -717,6 +717,19 @@ def noleap(name: str = "when") -> xr.Dataset:
     return weather().assign_coords(time=dates) if name == "time" else weather(when=("time", dates))
 
 
+def missing_in_noleap() -> str:
+    ds = noleap("time")
+    ds["t2m"] = ds["t2m"].where(ds["t2m"] != 3)
+    ds.drop_vars("mask").td.to_zarr("n.zarr", layout="xarray", encoding={"t2m": {"_FillValue": 1e20}}, mode="w")
+    return "n.zarr"
+
+
+def without_cftime(opening: Callable[[], Any]) -> Any:
+    """As where the package is not installed: no import finds it, and xarray found none either."""
+    with patch.dict("sys.modules", {"cftime": None}), patch("xarray.coding.times.cftime", None):
+        return opening()
+
+
 def early() -> xr.Dataset:
     return xr.Dataset({"x": ("time", np.zeros(3)), "when": ("time", np.array(["1500", "2000", "2001"], "M8[s]"))})
 
@@ -839,7 +852,14 @@ OPENING_MORE = [
          lambda: (mark(run(), {"version": 99}), opened("run.zarr")), lambda: (mark("run.zarr", None), rows("run.zarr") == 6)),
     Case("open a part of it with group=...",
          lambda: opened(hdf5(**{"g/" * 40 + "a": np.zeros(6)})), lambda: rows("file.h5", group="g/" * 20) == 6),
-    Case("; open with decode_cf=False to get it as stored",
+    Case("install cftime (pip install cftime), or ",
+         lambda: (path := missing_in_noleap(), without_cftime(lambda: opened(path))),
+         lambda: (opened("n.zarr")["time"].dt.calendar == "noleap"
+             and without_cftime(lambda: opened("n.zarr", decode_times=False))["t2m"].isnull().sum() == 1)),
+    Case("open with decode_times=False to get its numbers",
+         lambda: (zarr.open_group(missing_in_noleap())["time"].attrs.update(units="days since when"), opened("n.zarr")),
+         lambda: opened("n.zarr", decode_times=False)["t2m"].isnull().sum() == 1),
+    Case("open with decode_cf=False to get it as stored",
          lambda: (zarr.open_group(plain())["t2m"].attrs.update(scale_factor="two"), opened("plain.zarr")),
          lambda: opened("plain.zarr", decode_cf=False)["t2m"].attrs["scale_factor"] == "two"),
     Case("open the store with decode_times=False to get the nanoseconds",
