@@ -337,6 +337,10 @@ class TestTables:
         alone = table(**{names[0]: ends[names[0]]}).td.concat("time", by=names[0])
         assert np.bincount(alone["episode"]).tolist() == [4, 6]
 
+    def test_marked_by_one_of_a_pair_alone_are_refused_with_its_name(self):
+        with pytest.raises(ValueError, match=r"name another variable with by='timeouts'[.] Found variables"):
+            table(timeouts=np.isin(np.arange(10), [3, 6, 9])).td.concat("time")
+
     @pytest.mark.parametrize("dtype", [bool, int, "f4"])
     def test_cut_by_flags_of_first_rows(self, dtype):
         first = np.isin(np.arange(10), [0, 4]).astype(dtype)

@@ -753,12 +753,20 @@ def numbered(values: list[Any]) -> xr.Dataset:
     return xr.Dataset({"x": ("time", np.zeros(len(values))), "n": ("time", values)})
 
 
-def number_flags() -> bool:
-    """The line of the message is run."""
-    ds = numbered([False, True] * 2)
-    line = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within="n")).partition("number them first: ")[2]
+def d4rl() -> xr.Dataset:
+    flags = {"terminals": [0, 0, 0, 1, 0, 0], "timeouts": [0, 1, 0, 0, 0, 1]}
+    return xr.Dataset(
+        {"x": ("time", np.zeros(6)), **{name: ("time", np.array(each, bool)) for name, each in flags.items()}}
+    )
+
+
+def number_flags(ds: xr.Dataset, flags: str) -> list[int]:
+    """The line of the message is run; the numbers of the episodes."""
+    text = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within=flags))
+    (line,) = re.findall("ds = ds.td.concat.*?[)]", text)
     exec(line, found := {"ds": ds})
-    return len(found["ds"].td.batches(1, window={"time": 2}, within="episode")) == 2
+    assert len(found["ds"].td.batches(1, window={found["ds"]["episode"].dims[0]: 1}, within="episode"))
+    return found["ds"]["episode"].values.tolist()
 
 
 def grid() -> xr.Dataset:
@@ -1299,8 +1307,10 @@ FURTHER = [
     Case("; bring its rows together first, for example with ds.sortby(",
          lambda: numbered([0, 1, 0]).td.concat("row", by="n"),
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
-    Case("; number them first: ends = ds[",
-         lambda: numbered([False, True] * 2).td.batches(1, window={"time": 2}, within="n"), number_flags),
+    Case("; number them first, along ",
+         lambda: d4rl().td.batches(1, window={"time": 2}, within="terminals"),
+         lambda: number_flags(d4rl(), "terminals") == [0, 0, 1, 1, 2, 2]
+             and number_flags(grid().td.set_batch_dims("env", "time"), "next/done")[-1] == 5),
     Case("TensorDict(...) makes one of a dict",
          lambda: xtd.to_dataset({"a": torch.zeros(3)}), lambda: xtd.to_dataset(TensorDict({"a": torch.zeros(3)}))["a"].shape == (3,)),
     Case("ds.td.to_zarr writes to URLs",

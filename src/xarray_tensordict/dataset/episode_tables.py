@@ -126,11 +126,12 @@ def _table(
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
     kind, names = _marked_by(by, ends, rows, batch) if ends is not None else _columns(rows, index, batch)
     if not names:
+        half = next((repr(name) for pair in _PAIRS for name in pair if name in rows.variables), "")
         raise ValueError(
             f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'terminated' with "
-            f"'truncated', 'is_first', 'is_last', 'next/done' or 'dones' of 0 and 1; name another variable with by=. Found "
-            f"variables {sorted(map(str, rows.variables))}.{hint}"
+            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals' (and 'timeouts'), 'terminated' "
+            f"with 'truncated', 'is_first', 'is_last', 'next/done' or 'dones' of 0 and 1; name another variable with by={half}. "
+            f"Found variables {sorted(map(str, rows.variables))}.{hint}"
         )
     if not batch:
         raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
