@@ -151,3 +151,17 @@ def test_chunks_of_unknown_sizes_are_reported():
     ):
         with pytest.raises(ValueError, match=r"'x' has the shape \(nan,\): .*compute_chunk_sizes"):
             use()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5", "memmap"])
+def test_a_group_without_the_one_above_it_is_suggested_by_its_whole_path(tmp_path, kind):
+    td = TensorDict({"data": {f"demo_{n}": {"obs": torch.zeros(6, 3)} for n in range(2)}}, [6])
+    path = tmp_path / f"demos.{kind}"
+    getattr(td, {"memmap": "memmap"}.get(kind, f"to_{kind}"))(path)
+    with pytest.raises(
+        OSError, match=r"group '/demo_1'.*the groups there are: \['/data'\][.] Did you mean '/data/demo_1'"
+    ):
+        opened(path, group="demo_1")
+    with pytest.raises(OSError, match=r"the groups in '/data' are: \['/data/demo_0', '/data/demo_1'\]"):
+        opened(path, group="data/demo_7")
+    assert opened(path, group="data/demo_1").td.batch_size == (6,)
