@@ -1306,6 +1306,10 @@ VALUES = [
 ]
 
 FURTHER = [
+    Case("xr.open_mfdataset(paths, engine='tensordict', ...)",
+         lambda: (weather().td.to_h5("a.h5"), later().td.to_zarr("b.zarr"), xtd.open_persistent(["a.h5", "b.zarr"])),
+         lambda: (xr.open_mfdataset(["a.h5", "b.zarr"], engine="tensordict", data_vars="minimal", compat="no_conflicts").td.batch_size
+             == (12,))),
     Case("; bring its rows together first, for example with ds.sortby(",
          lambda: numbered([0, 1, 0]).td.concat("row", by="n"),
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
