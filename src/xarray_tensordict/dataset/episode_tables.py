@@ -134,7 +134,7 @@ def _table(
             f"Found variables {sorted(map(str, rows.variables))}.{hint}"
         )
     if not batch:
-        raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
+        raise ValueError(f"the table of episodes has no batch dim: {inference.explained}")
     along = dim if kind == "ends" and dim in batch else batch[0]
     run = rows.sizes[along]
     dims = _row_dims(rows.variables[names[0]], batch) if kind != "ends" and names[0] in rows.variables else []

@@ -260,7 +260,7 @@ def samples_of(
         notes = opening_notes(ds)
         hidden = hidden_text(notes.get("hidden_groups", {}), notes.get("episodes_in"))
         advice = f"Not shown: {hidden}" if hidden else "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)"
-        raise ValueError(f"there is no batch dim to make batches along: {inference.reason}. {advice}")
+        raise ValueError(f"there is no batch dim to make batches along: {inference.explained}. {advice}")
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
