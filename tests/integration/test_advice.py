@@ -824,6 +824,14 @@ def damage(path: str, chunk: str) -> None:
     Path(path, chunk).write_bytes(b"damaged")
 
 
+def broken(cut: bool) -> str:
+    """A file that is cut off, or whose superblock is overwritten; the whole one is beside it."""
+    shutil.copy(hdf5(a=np.zeros((600, 3))), "half.h5")
+    whole = Path("half.h5").read_bytes()
+    Path("half.h5").write_bytes(whole[:4000] if cut else whole[:8] + b"\xff" * 32 + whole[40:])
+    return "half.h5"
+
+
 def to_h5() -> str:
     TensorDict({"obs": torch.zeros(6, 3)}, [6], names=["time"]).to_h5("td.h5").close()
     return "td.h5"
@@ -920,8 +928,8 @@ FILES = [
          lambda: (xtd.annotate(scaled(), "time").batch_dims == ("time",)
              and (move("scaled.h5", "time", "row"),
              xtd.annotate("scaled.h5", "row", dims={"*": ("row", ...)}).batch_dims == ("row",))[1])),
-    Case(". The file is not complete: copy or download it again",
-         lambda: (hdf5(a=np.zeros((600, 3))), shutil.copy("file.h5", "half.h5"), os.truncate("half.h5", 4000), opened("half.h5")),
+    Case(". The file is damaged or not complete: copy or download it again",
+         lambda: min((messages_of(lambda cut=cut: opened(broken(cut))) for cut in (True, False)), key=lambda each: "damaged" in each),
          lambda: (shutil.copy("file.h5", "half.h5"), rows("half.h5") == 600)),
     Case(" bytes, as it was opened, found ", lambda: cut_while_open(chunked()), lambda: rows(chunked()) == 600),
     Case(", and the file ends at ",
