@@ -324,6 +324,9 @@ def test_the_names_there_are_in_order():
 def test_the_nearest_name_without_regard_to_case():
     assert there_are("TIEM", ["lat", "time"]) == "there are: ['lat', 'time']. Did you mean 'time'?"
     assert there_are("times", ["Time", "TIME"]) == "there are: ['TIME', 'Time']. Did you mean 'TIME'?"
+    assert there_are("latitude", ["lat", "time", "x"]) == "there are: ['lat', 'time', 'x']. Did you mean 'lat'?"
+    assert there_are("lon", ["longitude", "time"]).endswith("Did you mean 'longitude'?")
+    assert there_are("time_of_day", ["t", "ti", "x"]) == "there are: ['t', 'ti', 'x']"
     assert there_are(7, [77, 5]) == "there are: ['5', '77']. Did you mean '77'?"
 
 

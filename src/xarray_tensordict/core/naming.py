@@ -391,7 +391,13 @@ def there_are(name: object, known: Iterable[object], what: str = "there are") ->
     names = sorted(map(str, known))
     listed = f"{names[:LONGEST]} and {len(names) - LONGEST} more" if len(names) > LONGEST else str(names or "none")
     lowered = {each.lower(): each for each in reversed(names)}
-    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    asked = str(name).lower()
+    near = difflib.get_close_matches(asked, lowered, n=1) or [
+        # lat for latitude; one letter says nothing
+        each
+        for each in lowered
+        if min(len(each), len(asked)) > 2 and (asked.startswith(each) or each.startswith(asked))
+    ]
     return f"{what}: {listed}. Did you mean {lowered[near[0]]!r}?" if near else f"{what}: {listed}"
 
 
