@@ -15,6 +15,7 @@ from xarray_tensordict.core.naming import (
     fits_whole_or_features,
     free_name,
     given_dims,
+    groups_there,
     name_axes,
     name_batch,
     qualify,
@@ -323,7 +324,19 @@ def test_the_names_there_are_in_order():
 def test_the_nearest_name_without_regard_to_case():
     assert there_are("TIEM", ["lat", "time"]) == "there are: ['lat', 'time']. Did you mean 'time'?"
     assert there_are("times", ["Time", "TIME"]) == "there are: ['TIME', 'Time']. Did you mean 'TIME'?"
+    assert there_are("latitude", ["lat", "time", "x"]) == "there are: ['lat', 'time', 'x']. Did you mean 'lat'?"
+    assert there_are("lon", ["longitude", "time"]).endswith("Did you mean 'longitude'?")
+    assert there_are("time_of_day", ["t", "ti", "x"]) == "there are: ['t', 'ti', 'x']"
     assert there_are(7, [77, 5]) == "there are: ['5', '77']. Did you mean '77'?"
+
+
+def test_the_groups_in_the_nearest_one_that_is_there_and_the_path_that_ends_so():
+    groups = [("data",), ("data", "demo_0"), ("data", "demo_0", "obs"), ("mask",)]
+    assert groups_there(("demo_0",), groups) == "the groups there are: ['/data', '/mask']. Did you mean '/data/demo_0'?"
+    assert groups_there(("demo_0", "obs"), groups).endswith("Did you mean '/data/demo_0/obs'?")
+    assert groups_there(("data", "qqqqqqqqqq"), groups) == "the groups in '/data' are: ['/data/demo_0']"
+    assert groups_there(("data", "demo_5", "obs"), groups).startswith("the groups in '/data' are: ['/data/demo_0']")
+    assert groups_there(("x",), []) == "the groups there are: none"
 
 
 def test_no_more_than_fifty_names():

@@ -213,6 +213,21 @@ class TestGroups:
             tree().td.concat("time")
 
     @SUFFIXES
+    def test_of_equal_length_one_group_down_are_pointed_at_and_are_not_columns_of_one_episode(self, tmp_path, suffix):
+        arrays = {f"data/demo_{n}/{name}": np.zeros((20, 3)) for n in range(3) for name in ("actions", "obs/eef")}
+        with open_tree(stored(tmp_path / f"equal{suffix}", {**arrays, "data/total": 60})) as dt:
+            with pytest.raises(
+                ValueError, match=r"holds no episodes.*There are some in 'data': dt\['data'\].td.concat"
+            ):
+                dt.td.concat("time")
+            assert dt["data"].td.concat("time")["episode"].values.tolist() == [0] * 20 + [1] * 20 + [2] * 20
+
+    def test_with_numbered_groups_of_their_own_keep_these_as_entries(self):
+        agents = {f"/ep_{n}/agent_{m}": xr.Dataset({"x": ("time", np.zeros(4))}) for n in range(2) for m in range(2)}
+        ds = xr.DataTree.from_dict(agents).td.concat("time")
+        assert (set(ds.data_vars), ds.sizes["time"]) == ({"agent_0/x", "agent_1/x"}, 8)
+
+    @SUFFIXES
     @pytest.mark.parametrize("dim", ["time", "row"])
     @pytest.mark.parametrize("order", [("env", "time"), ("time", "env")])
     def test_of_several_envs_are_joined_along_their_steps(self, tmp_path, suffix, dim, order):
@@ -321,6 +336,10 @@ class TestTables:
             assert {*names} <= {*joined.data_vars}
         alone = table(**{names[0]: ends[names[0]]}).td.concat("time", by=names[0])
         assert np.bincount(alone["episode"]).tolist() == [4, 6]
+
+    def test_marked_by_one_of_a_pair_alone_are_refused_with_its_name(self):
+        with pytest.raises(ValueError, match=r"name another variable with by='timeouts'[.] Found variables"):
+            table(timeouts=np.isin(np.arange(10), [3, 6, 9])).td.concat("time")
 
     @pytest.mark.parametrize("dtype", [bool, int, "f4"])
     def test_cut_by_flags_of_first_rows(self, dtype):

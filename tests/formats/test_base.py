@@ -44,8 +44,8 @@ KINDS = {
     "a.csv": (b"time,temp\n0,1\n", "a file that starts with b'time,tem'. If it is a table of text, pandas.read_csv"),
     "a.bin": (bytes(64), "a file that starts with b'\\x00"),
     "a": (b"", "an empty file"),
-    "a.npz": (lambda path: np.savez(path, a=np.ones(3)), "an archive of numpy. Load it with numpy.load"),
-    "a.npy": (lambda path: np.save(path, np.ones(3)), "a file of numpy. Load it with numpy.load"),
+    "a.npz": (lambda path: np.savez(path, a=np.ones(3)), "an archive of numpy. xarray_tensordict.to_dataset("),
+    "a.npy": (lambda path: np.save(path, np.ones(3)), "a file of numpy. xr.DataArray(numpy.load(path))"),
     "a.pt": (partial(torch.save, {"a": torch.ones(3)}), OF_TORCH),
     "old.pt": (partial(torch.save, {"a": torch.ones(3)}, _use_new_zipfile_serialization=False), OF_TORCH),
     "a.keras": (

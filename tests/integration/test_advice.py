@@ -717,6 +717,19 @@ def noleap(name: str = "when") -> xr.Dataset:
     return weather().assign_coords(time=dates) if name == "time" else weather(when=("time", dates))
 
 
+def missing_in_noleap() -> str:
+    ds = noleap("time")
+    ds["t2m"] = ds["t2m"].where(ds["t2m"] != 3)
+    ds.drop_vars("mask").td.to_zarr("n.zarr", layout="xarray", encoding={"t2m": {"_FillValue": 1e20}}, mode="w")
+    return "n.zarr"
+
+
+def without_cftime(opening: Callable[[], Any]) -> Any:
+    """As where the package is not installed: no import finds it, and xarray found none either."""
+    with patch.dict("sys.modules", {"cftime": None}), patch("xarray.coding.times.cftime", None):
+        return opening()
+
+
 def early() -> xr.Dataset:
     return xr.Dataset({"x": ("time", np.zeros(3)), "when": ("time", np.array(["1500", "2000", "2001"], "M8[s]"))})
 
@@ -740,12 +753,20 @@ def numbered(values: list[Any]) -> xr.Dataset:
     return xr.Dataset({"x": ("time", np.zeros(len(values))), "n": ("time", values)})
 
 
-def number_flags() -> bool:
-    """The line of the message is run."""
-    ds = numbered([False, True] * 2)
-    line = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within="n")).partition("number them first: ")[2]
+def d4rl() -> xr.Dataset:
+    flags = {"terminals": [0, 0, 0, 1, 0, 0], "timeouts": [0, 1, 0, 0, 0, 1]}
+    return xr.Dataset(
+        {"x": ("time", np.zeros(6)), **{name: ("time", np.array(each, bool)) for name, each in flags.items()}}
+    )
+
+
+def number_flags(ds: xr.Dataset, flags: str) -> list[int]:
+    """The line of the message is run; the numbers of the episodes."""
+    text = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within=flags))
+    (line,) = re.findall("ds = ds.td.concat.*?[)]", text)
     exec(line, found := {"ds": ds})
-    return len(found["ds"].td.batches(1, window={"time": 2}, within="episode")) == 2
+    assert len(found["ds"].td.batches(1, window={found["ds"]["episode"].dims[0]: 1}, within="episode"))
+    return found["ds"]["episode"].values.tolist()
 
 
 def grid() -> xr.Dataset:
@@ -803,6 +824,14 @@ def damage(path: str, chunk: str) -> None:
     Path(path, chunk).write_bytes(b"damaged")
 
 
+def broken(cut: bool) -> str:
+    """A file that is cut off, or whose superblock is overwritten; the whole one is beside it."""
+    shutil.copy(hdf5(a=np.zeros((600, 3))), "half.h5")
+    whole = Path("half.h5").read_bytes()
+    Path("half.h5").write_bytes(whole[:4000] if cut else whole[:8] + b"\xff" * 32 + whole[40:])
+    return "half.h5"
+
+
 def to_h5() -> str:
     TensorDict({"obs": torch.zeros(6, 3)}, [6], names=["time"]).to_h5("td.h5").close()
     return "td.h5"
@@ -839,7 +868,14 @@ OPENING_MORE = [
          lambda: (mark(run(), {"version": 99}), opened("run.zarr")), lambda: (mark("run.zarr", None), rows("run.zarr") == 6)),
     Case("open a part of it with group=...",
          lambda: opened(hdf5(**{"g/" * 40 + "a": np.zeros(6)})), lambda: rows("file.h5", group="g/" * 20) == 6),
-    Case("; open with decode_cf=False to get it as stored",
+    Case("install cftime (pip install cftime), or ",
+         lambda: (path := missing_in_noleap(), without_cftime(lambda: opened(path))),
+         lambda: (opened("n.zarr")["time"].dt.calendar == "noleap"
+             and without_cftime(lambda: opened("n.zarr", decode_times=False))["t2m"].isnull().sum() == 1)),
+    Case("open with decode_times=False to get its numbers",
+         lambda: (zarr.open_group(missing_in_noleap())["time"].attrs.update(units="days since when"), opened("n.zarr")),
+         lambda: opened("n.zarr", decode_times=False)["t2m"].isnull().sum() == 1),
+    Case("open with decode_cf=False to get it as stored",
          lambda: (zarr.open_group(plain())["t2m"].attrs.update(scale_factor="two"), opened("plain.zarr")),
          lambda: opened("plain.zarr", decode_cf=False)["t2m"].attrs["scale_factor"] == "two"),
     Case("open the store with decode_times=False to get the nanoseconds",
@@ -892,8 +928,8 @@ FILES = [
          lambda: (xtd.annotate(scaled(), "time").batch_dims == ("time",)
              and (move("scaled.h5", "time", "row"),
              xtd.annotate("scaled.h5", "row", dims={"*": ("row", ...)}).batch_dims == ("row",))[1])),
-    Case(". The file is not complete: copy or download it again",
-         lambda: (hdf5(a=np.zeros((600, 3))), shutil.copy("file.h5", "half.h5"), os.truncate("half.h5", 4000), opened("half.h5")),
+    Case(". The file is damaged or not complete: copy or download it again",
+         lambda: min((messages_of(lambda cut=cut: opened(broken(cut))) for cut in (True, False)), key=lambda each: "damaged" in each),
          lambda: (shutil.copy("file.h5", "half.h5"), rows("half.h5") == 600)),
     Case(" bytes, as it was opened, found ", lambda: cut_while_open(chunked()), lambda: rows(chunked()) == 600),
     Case(", and the file ends at ",
@@ -973,15 +1009,17 @@ FILES = [
     Case("a gzip file. Unpack it",
          lambda: (Path("a.gz").write_bytes(gzip.compress(Path(hdf5(a=np.zeros(6))).read_bytes())), opened("a.gz")),
          lambda: (Path("a.h5").write_bytes(gzip.decompress(Path("a.gz").read_bytes())), rows("a.h5") == 6)),
-    Case("a file of numpy. Load it with numpy.load",
-         lambda: (np.save("a.npy", np.zeros(6)), opened("a.npy")),
-         lambda: xr.Dataset({"a": ("t", np.load("a.npy"))}).td.batch_size == (6,)),
-    Case("an archive of numpy. Load it with numpy.load; xr.Dataset takes the arrays",
-         lambda: (np.savez("a.npz", a=np.zeros(6)), opened("a.npz")),
-         lambda: xr.Dataset({"a": ("t", np.load("a.npz")["a"])}).td.batch_size == (6,)),
-    Case("Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a Dataset of a tensordict",
-         lambda: (torch.save(TensorDict({"a": torch.zeros(6)}, [6]), "a.pt"), opened("a.pt")),
-         lambda: xtd.to_dataset(torch.load("a.pt", weights_only=False)).td.batch_size == (6,)),
+    Case("a file of numpy. xr.DataArray(numpy.load(path)).to_dataset(name='x')",
+         lambda: (np.save("a.npy", np.zeros((6, 2))), opened("a.npy")),
+         lambda: xr.DataArray(np.load("a.npy")).to_dataset(name="x")["x"].shape == (6, 2)),
+    Case("xarray_tensordict.to_dataset(TensorDict(dict(numpy.load(path)), [N]))",
+         lambda: (np.savez("a.npz", x=np.zeros((6, 2)), y=np.zeros(6)), np.savez("b.npz", x=np.zeros(6), y=np.zeros(5)), opened("a.npz")),
+         lambda: (xtd.to_dataset(TensorDict(dict(np.load("a.npz")), [6])).td.batch_size == (6,)
+             and xtd.to_dataset(TensorDict(dict(np.load("b.npz")), []))["y"].shape == (5,))),
+    Case("Load it with torch.load(path), for a tensordict torch.load(path, weights_only=False)",
+         lambda: (torch.save({"x": torch.zeros(6)}, "b.pt"), torch.save(TensorDict({"x": torch.zeros(6)}, [6]), "a.pt"), opened("a.pt")),
+         lambda: (torch.load("b.pt")["x"].shape == (6,)
+             and xtd.to_dataset(torch.load("a.pt", weights_only=False)).td.batch_size == (6,))),
     Case("in it. Unpack it",
          lambda: (shutil.make_archive("a", "zip", ".", hdf5(a=np.zeros(6))), opened("a.zip")),
          lambda: (shutil.unpack_archive("a.zip", "unpacked"), rows("unpacked/file.h5") == 6)),
@@ -1276,11 +1314,17 @@ VALUES = [
 ]
 
 FURTHER = [
+    Case("xr.open_mfdataset(paths, engine='tensordict', ...)",
+         lambda: (weather().td.to_h5("a.h5"), later().td.to_zarr("b.zarr"), xtd.open_persistent(["a.h5", "b.zarr"])),
+         lambda: (xr.open_mfdataset(["a.h5", "b.zarr"], engine="tensordict", data_vars="minimal", compat="no_conflicts").td.batch_size
+             == (12,))),
     Case("; bring its rows together first, for example with ds.sortby(",
          lambda: numbered([0, 1, 0]).td.concat("row", by="n"),
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
-    Case("; number them first: ends = ds[",
-         lambda: numbered([False, True] * 2).td.batches(1, window={"time": 2}, within="n"), number_flags),
+    Case("; number them first, along ",
+         lambda: d4rl().td.batches(1, window={"time": 2}, within="terminals"),
+         lambda: number_flags(d4rl(), "terminals") == [0, 0, 1, 1, 2, 2]
+             and number_flags(grid().td.set_batch_dims("env", "time"), "next/done")[-1] == 5),
     Case("TensorDict(...) makes one of a dict",
          lambda: xtd.to_dataset({"a": torch.zeros(3)}), lambda: xtd.to_dataset(TensorDict({"a": torch.zeros(3)}))["a"].shape == (3,)),
     Case("ds.td.to_zarr writes to URLs",
@@ -1312,6 +1356,9 @@ FURTHER = [
     Case(" There are some in ",
          lambda: (hdf5(**{f"data/{n}/{name}": np.zeros(2 + n) for n in range(2) for name in "ab"}), joined()),
          lambda: xr.open_datatree("file.h5", engine="tensordict")["data"].td.concat("time").sizes["time"] == 5),
+    Case("if the groups in ",
+         lambda: " ".join(repr(opened(hdf5(**{f"data/{n}/{name}": np.zeros(3) for n in range(2) for name in "ab"})).td).split()),
+         lambda: xr.open_datatree("file.h5", engine="tensordict")["/data"].td.concat("time").sizes["time"] == 6),
     Case("where dt[...].td.concat(...) takes them together",
          lambda: opened(hdf5(**{f"data/{n}/{name}": np.zeros(2 + n) for n in range(2) for name in "ab"})).td.concat("time"),
          lambda: xr.open_datatree("file.h5", engine="tensordict")["data"].td.concat("time").sizes["time"] == 5),
@@ -1346,6 +1393,8 @@ FOLLOWED = {
     "the zip store is open for writing": "test_an_open_zip_store_is_neither_filled_twice_nor_read_before_it_is_whole",
     "Pass credentials in storage_options": "test_errors_name_the_store_and_the_way_out",
     "the bucket is not there": "test_errors_name_the_store_and_the_way_out",
+    "URLs of this kind need a package that is missing": "test_a_url_of_http_names_its_package_and_obstore_opens_it",
+    ", or obstore and open zarr.storage": "test_a_url_of_http_names_its_package_and_obstore_opens_it",
     "check address and network": "test_errors_name_the_store_and_the_way_out",
     "were changed by another program": "test_another_append_comes_first_and_the_delayed_one_is_refused",
     "another process or thread is changing the store": "test_a_store_that_somebody_else_changes_is_refused_with_nothing_changed",
@@ -1379,7 +1428,6 @@ EXEMPT = {
     "install tensordict 0.15": OTHER_VERSION,
     "a newer tensordict wrote it. Update xarray-tensordict": OTHER_VERSION,
     "install hdf5plugin and import it before opening the file": MISSING,
-    "URLs of this kind need a package that is missing": MISSING,
     "a GRIB file. Open it with engine='cfgrib'": MISSING,
     "a TIFF file. Open it with engine='rasterio'": MISSING,
     "an HDF4 file. Convert it to HDF5 with h4toh5": MISSING,

@@ -64,6 +64,10 @@ MISTAKES = [
     ("dims= for an array that is not there", lambda: opened("run.zarr", dims={"obz": ("x",)}), ValueError,
         ["'obz'", "Did you mean 'obs'?"]),
     ("exclude= misspelt", lambda: opened("run.zarr").td.to_tensordict(exclude=["obz"]), ValueError, ["'obz'", "Did you mean 'obs'?"]),
+    ("an entry in a group misspelt", lambda: xarray_tensordict.open_persistent("run.zarr")["next", "obz"], KeyError,
+        ["'next/obz'", "there are: ['obs']", "Did you mean 'obs'?"]),
+    ("the group of an entry misspelt", lambda: xarray_tensordict.open_persistent("run.zarr")["nxt", "obs"], KeyError,
+        ["'nxt'", "Did you mean 'next'?"]),
     ("an entry misspelt", lambda: xarray_tensordict.open_persistent("run.zarr")["obz"], KeyError, ["run.zarr", "Did you mean 'obs'?"]),
     ("encoding= misspelt", lambda: opened("run.zarr").td.to_zarr("o.zarr", encoding={"obz": {}}), ValueError,
         ["'obz'", "Did you mean 'obs'?"]),
@@ -151,3 +155,17 @@ def test_chunks_of_unknown_sizes_are_reported():
     ):
         with pytest.raises(ValueError, match=r"'x' has the shape \(nan,\): .*compute_chunk_sizes"):
             use()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5", "memmap"])
+def test_a_group_without_the_one_above_it_is_suggested_by_its_whole_path(tmp_path, kind):
+    td = TensorDict({"data": {f"demo_{n}": {"obs": torch.zeros(6, 3)} for n in range(2)}}, [6])
+    path = tmp_path / f"demos.{kind}"
+    getattr(td, {"memmap": "memmap"}.get(kind, f"to_{kind}"))(path)
+    with pytest.raises(
+        OSError, match=r"group '/demo_1'.*the groups there are: \['/data'\][.] Did you mean '/data/demo_1'"
+    ):
+        opened(path, group="demo_1")
+    with pytest.raises(OSError, match=r"the groups in '/data' are: \['/data/demo_0', '/data/demo_1'\]"):
+        opened(path, group="data/demo_7")
+    assert opened(path, group="data/demo_1").td.batch_size == (6,)

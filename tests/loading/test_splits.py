@@ -133,3 +133,12 @@ def test_what_makes_no_parts_is_refused(parts, options, error, message):
 def test_without_a_batch_dim_there_is_nothing_to_split():
     with pytest.raises(ValueError, match="there is no batch dim to split along"):
         xr.Dataset({"x": ((), 1.0)}).td.split(SHARES)
+
+
+def test_the_dim_that_could_be_the_batch_is_named_where_there_is_none():
+    sizes = {"a": 3, "b": 4, "c": 5}
+    ds = xr.Dataset({name: ((name.upper(), "time"), np.zeros((size, 9))) for name, size in sizes.items()})
+    for use in (lambda: ds.td.split(SHARES), lambda: ds.td.batches(2)):
+        with pytest.raises(ValueError, match=r"there is no batch dim .* pass batch_dims='time' to take it"):
+            use()
+    assert len(ds.td.batches(2, batch_dims="time")) == 5

@@ -337,7 +337,7 @@ def bench(store: str, *, seconds: float = 5.0, batch_size: int = 256, **engine_k
         ds = stack.enter_context(xr.open_dataset(store, engine="tensordict", cache=False, **engine_keywords))
         dims, end = ds.td.batch_dims, counting.now() + seconds
         if not dims or not ds.sizes[dims[0]]:
-            why = ds.td.infer().reason
+            why = ds.td.infer().explained
             raise ValueError(
                 f"{store}: there are no rows for batches: {why}. Pass --batch-dims, or --group for one group"
             )

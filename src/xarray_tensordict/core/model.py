@@ -468,6 +468,11 @@ class Inference:
         """The evidence for the batch of the root, as a sentence."""
         return self.groups[()].reason
 
+    @property
+    def explained(self) -> str:
+        """The evidence for the batch of the root and what could be chosen instead, for a message."""
+        return ". ".join((self.reason, *self.groups[()].notes))
+
     def keys(self, entry_class: EntryClass) -> tuple[Key, ...]:
         """The keys of all arrays of a class, in the order of the arrays that were given."""
         return tuple(key for key, found in self.classes.items() if found == entry_class)

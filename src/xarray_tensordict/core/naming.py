@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from .model import ArrayInfo, GroupBatch, Inference, Key
+from .model import ArrayInfo, GroupBatch, Inference, Key, group_name
 from .voting import is_marked
 
 Dims = tuple[str, ...]
@@ -391,8 +391,30 @@ def there_are(name: object, known: Iterable[object], what: str = "there are") ->
     names = sorted(map(str, known))
     listed = f"{names[:LONGEST]} and {len(names) - LONGEST} more" if len(names) > LONGEST else str(names or "none")
     lowered = {each.lower(): each for each in reversed(names)}
-    near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    asked = str(name).lower()
+    near = difflib.get_close_matches(asked, lowered, n=1) or [
+        # lat for latitude; one letter says nothing
+        each
+        for each in lowered
+        if min(len(each), len(asked)) > 2 and (asked.startswith(each) or each.startswith(asked))
+    ]
     return f"{what}: {listed}. Did you mean {lowered[near[0]]!r}?" if near else f"{what}: {listed}"
+
+
+def groups_there(key: Key, groups: Collection[Key]) -> str:
+    """List the groups in the nearest one above `key` that is there, and suggest one whose path ends with `key`.
+
+    Examples
+    --------
+    >>> groups_there(("b",), [("a",), ("a", "b")])
+    "the groups there are: ['/a']. Did you mean '/a/b'?"
+    """
+    above = next(key[:length] for length in reversed(range(len(key))) if not length or key[:length] in groups)
+    what = f"the groups in {group_name(above)!r} are" if above else "the groups there are"
+    beside = [group_name(each) for each in groups if each[:-1] == above]
+    ends = sorted(group_name(each) for each in groups if each[-len(key) :] == key)
+    listed = there_are(group_name(key), beside, what)
+    return f"{listed.partition('. Did you mean')[0]}. Did you mean {ends[0]!r}?" if ends else listed
 
 
 def check_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -5,6 +5,7 @@ Those are groups with a batch of their own under a root without one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,18 @@ import numpy as np
 import xarray as xr
 from xarray.backends.common import NONE_VAR_NAME
 
-from ..core.model import ArrayInfo, GroupBatch, Inference, Key, Kind, Role, StoredArray, StoredGroup, text_of
+from ..core.model import (
+    ArrayInfo,
+    GroupBatch,
+    Inference,
+    Key,
+    Kind,
+    Role,
+    StoredArray,
+    StoredGroup,
+    group_name,
+    text_of,
+)
 from ..core.voting import names_of, referenced_names
 from ..warnings import LeftOutWarning, warn
 
@@ -232,6 +244,27 @@ def parent_of_episodes(
         if len(groups) > 1 and len(layouts) == 1 and set(groups) <= set(hidden):
             return parent
     return None
+
+
+def holds_numbered(inference: Inference, parent: Key = ()) -> bool:
+    """Whether all entries of a group that have a batch lie in groups of the same entries whose names differ in numbers only."""
+    groups: dict[str, set[Key]] = {}
+    for key, found in inference.classes.items():
+        if found == "batched" and key[: len(parent)] == parent:
+            groups.setdefault(key[len(parent)], set()).add(key[len(parent) + 1 :])
+    names, entries = {re.sub(r"\d+", "*", name) for name in groups}, {frozenset(below) for below in groups.values()}
+    return len(groups) > 1 and len(names) == len(entries) == 1 and () not in next(iter(entries))
+
+
+def numbered_text(inference: Inference) -> list[str]:
+    """A sentence on groups of equal length that may be episodes, in the root or one group down; none where there are none."""
+    parents = dict.fromkeys(key[:depth] for depth in (0, 1) for key in inference.classes if len(key) > depth)
+    found = next((group_name(parent) for parent in parents if holds_numbered(inference, parent)), None)
+    text = (
+        f"if the groups in {found!r} are episodes, xr.open_datatree(...)[{found!r}].td.concat('time') puts their rows one behind "
+        f"the other"
+    )
+    return [] if found is None else [text]
 
 
 def _layout(

@@ -66,7 +66,10 @@ class _Table:
 
 def holds_table(dt: xr.DataTree) -> bool:
     """Whether a node is one table, and the groups in it are entries of its rows or parts of one replay buffer."""
-    return _find(dt, _ENDS) is not None or bool(dt.data_vars and dt.td.batch_size)
+    if _find(dt, _ENDS) is not None:
+        return True
+    batch = set(dt.td.batch_dims) if dt.data_vars else set()
+    return any(batch.intersection(variable.dims) for variable in dt.data_vars.values())
 
 
 def _find(dt: xr.DataTree, paths: Sequence[str]) -> xr.Variable | None:
@@ -100,7 +103,7 @@ def label_dataset(ds: xr.Dataset, dim: str, index: str, step: str, by: str | Key
     """The rows of a Dataset with the coordinates `index` and `step`; see :func:`label_node`."""
     by = _checked_by(by)
     name = by or next((name for name in _ENDS if name in ds.variables), None)
-    hint = " Groups of different lengths are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
+    hint = " Groups that are episodes are shown by xr.open_datatree(...), where dt[...].td.concat(...) takes them together."
     return _label(_table(ds, ds.variables.get(name), "the dataset", (dim, index), by, hint), dim, index, step)
 
 
@@ -123,14 +126,15 @@ def _table(
             raise ValueError(f"by: {where} has no variable {by!r}; there are {sorted(map(str, rows.variables))}.{hint}")
     kind, names = _marked_by(by, ends, rows, batch) if ends is not None else _columns(rows, index, batch)
     if not names:
+        half = next((repr(name) for pair in _PAIRS for name in pair if name in rows.variables), "")
         raise ValueError(
             f"{where} holds no episodes: expected groups with a batch of their own, a variable 'episode_ends' (there or in "
-            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals', 'terminated' with "
-            f"'truncated', 'is_first', 'is_last', 'next/done' or 'dones' of 0 and 1; name another variable with by=. Found "
-            f"variables {sorted(map(str, rows.variables))}.{hint}"
+            f"'meta'), a column {index!r} or 'episode_index' of episode numbers, or flags 'terminals' (and 'timeouts'), 'terminated' "
+            f"with 'truncated', 'is_first', 'is_last', 'next/done' or 'dones' of 0 and 1; name another variable with by={half}. "
+            f"Found variables {sorted(map(str, rows.variables))}.{hint}"
         )
     if not batch:
-        raise ValueError(f"the table of episodes has no batch dim: {inference.reason}")
+        raise ValueError(f"the table of episodes has no batch dim: {inference.explained}")
     along = dim if kind == "ends" and dim in batch else batch[0]
     run = rows.sizes[along]
     dims = _row_dims(rows.variables[names[0]], batch) if kind != "ends" and names[0] in rows.variables else []

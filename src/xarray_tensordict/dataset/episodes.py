@@ -26,7 +26,7 @@ from ..core.voting import is_made_up, is_marked, is_time_name
 from ..formats.array_wrappers import OuterArray, read_outer
 from ..formats.raw.arrays import counted_from_start
 from ..warnings import LeftOutWarning, warn
-from .describe import describe_dataset, dropped, key_of, odd_rows
+from .describe import describe_dataset, dropped, holds_numbered, key_of, odd_rows
 from .episode_tables import holds_table, label_node
 from .records import set_record_if_needed
 from .trees import flat_view
@@ -65,6 +65,9 @@ def concat(
     """Concatenate the episodes below a node; see ``DataTree.td.concat``."""
     check_choice("unbatched", unbatched, ("drop", "expand"))
     episodes = {} if by is not None or holds_table(dt) else _episode_groups(dt)
+    # demo_0, demo_1, ... of equal length share a batch; agent_0, agent_1, ... of each of several episodes do, too
+    if any(holds_numbered(found) for name, (_, found) in episodes.items() if not re.search(r"\d", name)):
+        episodes = {}
     if not episodes:
         below = next((name for name, child in dt.children.items() if _episode_groups(child, quietly=True)), None)
         hint = _why_none(dt) if below is None else f" There are some in {below!r}: dt[{below!r}].td.concat(...)."

@@ -51,6 +51,7 @@ from .describe import describe_group, hidden_groups, hidden_text, is_within, mix
 from .records import (
     ENCODING_KEY,
     claim_nested_coordinates,
+    how_to_decode,
     masked_text,
     masked_zeros,
     note_classes,
@@ -397,7 +398,7 @@ def _decodes(
     except Exception as error:
         reason = f"it cannot be decoded ({type(error).__name__}: {error})"
     if reason is not None:
-        reason += "; open with decode_cf=False to get it as stored"
+        reason += f"; {how_to_decode(variable, options.decoders)}"
         layout.left_out.append(LeftOut((*group.key, name), reason))
     return reason is None
 

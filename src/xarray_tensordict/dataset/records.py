@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 import numpy as np
 import xarray as xr
+from xarray.conventions import decode_cf_variables
 from xarray.core import indexing
 
 from .._compat.xarray import data_of
@@ -208,6 +211,16 @@ def odd_scale(variable: xr.Variable) -> str | None:
             if scale.dtype.kind not in "biuf" or scale.size != 1 or variable.dtype.kind not in "biufc":
                 return word
     return None
+
+
+def how_to_decode(variable: xr.Variable, decoders: Mapping[str, Any]) -> str:
+    """How to open a variable that cannot be decoded: ``decode_cf=False`` shows fill values as data, so not where its times are why."""
+    if " since " in str(variable.attrs.get("units")):
+        install = "" if find_spec("cftime") else "install cftime (pip install cftime), or "
+        with suppress(Exception):
+            decode_cf_variables({"": variable}, {}, **{**decoders, "decode_times": False})
+            return f"{install}open with decode_times=False to get its numbers"
+    return "open with decode_cf=False to get it as stored"
 
 
 def torch_dtype_of(variable: xr.Variable) -> str | None:

@@ -174,13 +174,13 @@ _ENGINES = {
     b"II*\x00": "a TIFF file. Open it with engine='rasterio' (rioxarray)",
     b"MM\x00*": "a TIFF file. Open it with engine='rasterio' (rioxarray)",
     b"\x1f\x8b": "a gzip file. Unpack it",
-    b"\x93NUMPY": "a file of numpy. Load it with numpy.load",
+    b"\x93NUMPY": "a file of numpy. xr.DataArray(numpy.load(path)).to_dataset(name='x') makes a Dataset of it",
     b"PAR1": "a parquet file. pandas.read_parquet(path).to_xarray() makes a Dataset of it",
     b"ARROW1": "an Arrow file. pandas.read_feather(path).to_xarray() makes a Dataset of it",
 }
 _OF_TORCH = (
-    "what looks like a file of torch.save. Load it with torch.load(path), then xarray_tensordict.to_dataset(td) makes a Dataset "
-    "of a tensordict"
+    "what looks like a file of torch.save. Load it with torch.load(path), for a tensordict torch.load(path, weights_only=False), which "
+    "can run any code, so only where you trust the file; then xarray_tensordict.to_dataset(td) makes a Dataset of a tensordict"
 )
 _TORCH_BEFORE_ZIP = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 "
 
@@ -230,7 +230,10 @@ def _what_has(names: Collection[str]) -> str:
     if any(name.endswith("/data.pkl") for name in names):  # as torch.save writes it
         return _OF_TORCH
     if all(name.endswith(".npy") for name in names):
-        return "an archive of numpy. Load it with numpy.load; xr.Dataset takes the arrays"
+        return (
+            "an archive of numpy. xarray_tensordict.to_dataset(TensorDict(dict(numpy.load(path)), [N])) makes a Dataset of arrays "
+            "with N rows each; pass [] where these differ"
+        )
     if "config.json" in names:
         return "a zip archive that looks like a model of Keras. Load it with keras.models.load_model"
     return f"a zip archive with {sorted(names)[:5]} in it. Unpack it"

@@ -96,9 +96,15 @@ def find_source(store: Any) -> Source:
     if not isinstance(value, (str, os.PathLike)):
         found = _claiming(value)
         if found is None:
+            many = isinstance(value, list | tuple)
+            hint = (
+                "; xr.open_mfdataset(paths, engine='tensordict', ...) makes one Dataset of several stores"
+                if many
+                else ""
+            )
             raise TypeError(
                 f"expected a path, a URL, a zarr store or group, an h5py file or group, a binary file object or a "
-                f"PersistentTensorDict, found {type(value).__name__}"
+                f"PersistentTensorDict, found {type(value).__name__}{hint}"
             )
         return Source(value, description, found)
     path = os.fspath(value)

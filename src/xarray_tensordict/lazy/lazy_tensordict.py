@@ -238,7 +238,10 @@ class XarrayPersistentTensorDict(LazyTensorDict):
                 f"{name!r} of {group.source.description} is in the group {hidden!r}, which has a batch of its own and is not shown: "
                 f"open it with group={hidden!r}, all groups with nested=True or xr.open_datatree(...)"
             )
-        raise KeyError(f"there is no entry {name!r} in {group.source.description}; {there_are(name, group.members)}")
+        above, _, last = path.rpartition("/")
+        if above and not isinstance(found := self._node(above), Entry):
+            return found._node(last)  # says what there is in that group
+        raise KeyError(f"there is no entry {name!r} in {group.source.description}; {there_are(path, group.members)}")
 
     def _read_entry(self, key: str | Key, default: Any) -> Any:
         node = self._node(key, default)

@@ -260,7 +260,7 @@ def samples_of(
         notes = opening_notes(ds)
         hidden = hidden_text(notes.get("hidden_groups", {}), notes.get("episodes_in"))
         advice = f"Not shown: {hidden}" if hidden else "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)"
-        raise ValueError(f"there is no batch dim to make batches along: {inference.reason}. {advice}")
+        raise ValueError(f"there is no batch dim to make batches along: {inference.explained}. {advice}")
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
@@ -357,11 +357,10 @@ def labels(
     name: str = entry_name(label)
     variable = _column(ds, option, name, dims)
     if variable.dtype.kind == "b":
-        ones = [dim for dim in ds.variables[name].dims if dim not in variable.dims]
-        squeezed = f".squeeze({ones!r})" if ones else ""
+        dim = variable.dims[0] if variable.ndim == 1 else "row"
         raise ValueError(
-            f"{option}: {name!r} holds flags, and episodes are runs of equal values; number them first: "
-            f"ends = ds[{name!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
+            f"{option}: {name!r} holds flags, and episodes are runs of equal values; number them first, along {dim!r}: "
+            f"ds = ds.td.concat({dim!r}, by={name!r}) has a coordinate for {option}='episode'"
         )
     values = _read(variable, name, dims, sizes)
     if values.dtype.kind != "O":

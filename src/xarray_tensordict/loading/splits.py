@@ -25,7 +25,7 @@ def split(
     dims = tuple(str(dim) for dim in inference.batch_dims)
     if not dims:
         raise ValueError(
-            f"there is no batch dim to split along: {inference.reason}. Set it with ds.td.set_batch_dims(...)"
+            f"there is no batch dim to split along: {inference.explained}. Set it with ds.td.set_batch_dims(...)"
         )
     if not isinstance(by, Hashable):
         raise TypeError(f"by: expected the name of one variable, or None, found {by!r}")

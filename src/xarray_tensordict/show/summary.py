@@ -22,7 +22,7 @@ from ..core.inference import INHERITED
 from ..core.model import GroupBatch, Inference, Key, group_name
 from ..core.naming import printable
 from ..core.values import is_text_dtype, short_dtype
-from ..dataset.describe import hidden_text
+from ..dataset.describe import hidden_text, numbered_text
 from ..dataset.entries import Entry, Plan, plan_entries
 from ..dataset.records import classes_of, opening_notes
 from ..dataset.trees import infer, own_datasets
@@ -97,6 +97,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
     decided = _decision(ds, batch)
     own = [key for key, found in inference.groups.items() if key and found.sizes != inference.groups[key[:-1]].sizes]
     opened = opening_notes(ds)
+    episodes = numbered_text(inference) if opened else []
     left_out = [
         *map(str, opened.get("left_out", ())),
         *(f"{name!r}: {reason}" for name, reason in plan.left_out.items()),
@@ -109,7 +110,7 @@ def summarize(ds: xr.Dataset, inference: Inference, *, longest: int | None = LON
         sections=tuple(_sections(plan, longest)),
         left_out=tuple(left_out),
         hidden=hidden_text(opened.get("hidden_groups", {}), opened.get("episodes_in")),
-        notes=(*inference.warnings, *_phony_dims(ds), *map(_class_text, classes_of(ds).items())),
+        notes=(*inference.warnings, *_phony_dims(ds), *episodes, *map(_class_text, classes_of(ds).items())),
         # a partial entry is broadcast without copying
         nbytes=sum(entry.variable.nbytes for entry in plan.entries if entry.form == "tensor"),
     )

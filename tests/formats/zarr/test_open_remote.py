@@ -7,13 +7,18 @@ import pickle
 import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import dask
 import dask.array
 import numpy as np
+import obstore
+import obstore.store
 import pytest
 import torch
 import xarray as xr
@@ -31,6 +36,13 @@ from xarray_tensordict.testing import assert_same_tensordict
 from xarray_tensordict_engine import TensorDictBackendEntrypoint
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
 KINDS = list(product(["url", "fsspec", "obstore"], [3, 2], ["tensordict", "xarray"]))
 FAST = {("url", 3, "tensordict"), ("obstore", 2, "xarray")}
 ALL_KINDS = pytest.mark.parametrize(
@@ -419,6 +431,25 @@ def test_errors_name_the_store_and_the_way_out(s3: S3Server, name: str, monkeypa
         xr.open_dataset(url, engine="tensordict", **keywords)
     with pytest.raises(ImportError, match=r"xarray-tensordict\[s3\]"):
         batched().td.to_zarr(url, **keywords)
+
+
+def test_a_url_of_http_names_its_package_and_obstore_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batched().td.to_zarr(tmp_path / "a.zarr")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/a.zarr"
+    try:
+        monkeypatch.setitem(sys.modules, "fsspec.implementations.http", None)
+        monkeypatch.delitem(fsspec_registry, "http", raising=False)
+        with pytest.raises(ImportError, match=r"need a package that is missing.*install 'aiohttp'") as raised:
+            xr.open_dataset(url, engine="tensordict")
+        code = str(raised.value).partition("or obstore and open ")[2].partition(", which repeats requests that fail")[0]
+        store = eval(code, {"zarr": zarr, "obstore": obstore, "url": url})
+        with xr.open_dataset(store, engine="tensordict") as ds:
+            assert ds.td.batch_size == (10,)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_errors_of_obstore(s3: S3Server, name: str) -> None:

@@ -292,8 +292,8 @@ def _path_of(file: Any) -> str | None:
 
 def _cannot_open(name: str, err: OSError) -> OSError:
     advice = ""
-    if "truncated" in str(err):
-        advice = ". The file is not complete: copy or download it again"
+    if "truncated" in str(err) or "superblock" in str(err):
+        advice = ". The file is damaged or not complete: copy or download it again"
     elif "lock" in str(err):
         advice = ". Close it where it is open for writing, or start Python with HDF5_USE_FILE_LOCKING=FALSE"
     elif "consistency flags" in str(err):

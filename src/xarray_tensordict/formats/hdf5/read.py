@@ -16,7 +16,7 @@ import h5py
 
 from ...core.metadata import ARRAY_ATTR, BATCH_ATTR, INCOMPLETE_ATTR, parse_batch_record, read_array_record
 from ...core.model import Key, LeftOut, StoredGroup, group_name, path_key, why_no_key
-from ...core.naming import there_are
+from ...core.naming import groups_there
 from ..array_wrappers import DamagedError, named_errors
 from .attrs import (
     NO_NAME,
@@ -35,6 +35,9 @@ from .variables import GroupFacts, check_readable, read_array, record_at
 
 _PATHS, _PATHS_FOR_EACH = 1000, 10
 """How many paths to groups of a file there may be, beside so many for each group: by links there can be 2 ** 64."""
+
+_LISTED = 100
+"""How many groups are looked into for the message on one that is not there."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +176,17 @@ class Hdf5Store:
         return node
 
     def _no_group(self, base: Any, key: Key) -> str:
-        _, groups = _list_members(_Node(base, [base]), StoredGroup(()))
-        name = group_name((*self._root, *key))
-        return f"{self.description!r} has no group {name!r}; {there_are(name, map('/{}'.format, groups), 'the groups there are')}"
+        wanted, top = (*self._root, *key), Hdf5Store(self._source)
+        groups: dict[Key, None] = {}
+        places = [wanted[:length] for length in range(len(wanted))]
+        for place in places:  # first those above the group, then what is below these
+            node = top._find(base, place)
+            if node is not None and isinstance(node.obj, h5py.Group):
+                below = [(*place, name) for name in _list_members(node, StoredGroup(()))[1]]
+                new = [each for each in below if each not in groups and each not in places]
+                places += new[: max(_LISTED - len(places), 0)]
+                groups.update(dict.fromkeys(below))
+        return f"{self.description!r} has no group {group_name(wanted)!r}; {groups_there(wanted, groups)}"
 
     # Describing a group
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ...core.metadata import Size, checked, parse
 from ...core.model import Key, LeftOut, RecordedBatch, StoredGroup, group_name, path_key, why_no_key
-from ...core.naming import there_are
+from ...core.naming import groups_there
 from ...warnings import IncompleteStoreWarning, InferredBatchWarning, LeftOutWarning, warn
 from ..base import Format, StoreOptions, archive_names
 from ..identity import Described
@@ -55,7 +55,7 @@ def open_memmap(path: str, description: str, options: StoreOptions) -> MemmapSto
     try:
         return MemmapStore(level, key, description)
     except KeyError:
-        there = there_are(group_name(key), _paths(level), "the groups there are")
+        there = groups_there(key, _keys(level))
         raise FileNotFoundError(f"{description}: group {group_name(key)!r} does not exist; {there}") from None
 
 
@@ -107,10 +107,10 @@ def _at(level: Level, key: Key) -> Level:
     return level
 
 
-def _paths(level: Level, key: Key = ()) -> list[str]:
+def _keys(level: Level, key: Key = ()) -> list[Key]:
     found = []
     for name, child in level.children.items():
-        found += [group_name((*key, name)), *_paths(child, (*key, name))]
+        found += [(*key, name), *_keys(child, (*key, name))]
     return found
 
 

@@ -37,8 +37,8 @@ from ..._compat.zarr import (
     store_path,
 )
 from ...core.metadata import COMMIT_ATTR, checked, parse
-from ...core.model import DEEPEST_GROUP, Key, check_size, path_key, why_no_key
-from ...core.naming import there_are
+from ...core.model import DEEPEST_GROUP, Key, check_size, group_name, path_key, why_no_key
+from ...core.naming import groups_there
 from ..base import StoreOptions, archive_names
 from .arrays import Nodes, loaded
 from .documents import Consolidated, Node, NotEnteredError
@@ -440,10 +440,9 @@ class Tree:
             self._depth = len(path_key(node.path))
             return node
         found = "does not exist" if node is None else f"is no group that can be opened ({node})"
-        there = [f"/{name}" for name, child in self.walk(group) if isinstance(child, zarr.Group)]
+        there = [path_key(name) for name, child in self.walk(group) if isinstance(child, zarr.Group)]
         raise FileNotFoundError(
-            f"{self._description}: group {'/' + '/'.join(parts)!r} {found}; "
-            f"{there_are('/' + '/'.join(parts), there, 'the groups there are')}"
+            f"{self._description}: group {group_name(parts)!r} {found}; {groups_there(parts, there)}"
         )
 
     def _at(self, group: zarr.Group, parts: Key) -> Any:

@@ -141,6 +141,8 @@ _MISSING_PACKAGES = {
     "gcs": "gcsfs",
     "az": "adlfs",
     "abfs": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
 }
 
 
@@ -157,8 +159,15 @@ def _translated(error: Exception, description: str) -> Exception | None:
     if isinstance(error, ImportError):
         scheme = description.partition("://")[0]
         package = _MISSING_PACKAGES.get(scheme, "the package it names")
+        allow = ", client_options={'allow_http': True}" if scheme == "http" else ""
+        instead = (
+            f", or obstore and open zarr.storage.ObjectStore(obstore.store.from_url(url{allow}), read_only=True), which repeats "
+            f"requests that fail"
+            if package == "aiohttp"
+            else ""
+        )
         return ImportError(
-            f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}"
+            f"{description}: URLs of this kind need a package that is missing ({error}): install {package!r}{instead}"
         )
     if isinstance(error, PermissionError) or (is_of_client(error) and any(word in words for word in _REFUSALS)):
         return PermissionError(
