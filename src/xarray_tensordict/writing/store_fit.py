@@ -156,7 +156,8 @@ def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr
         return remade(new, data=np.asarray(new.values, dtype=object)) if is_objects else new
 
     def convert(values: Values) -> Values:
-        found = values.astype(stored.kind)
+        # numpy casts no strings of any length to fixed ones whose length it would have to find
+        found = (values.astype(object) if values.dtype.kind == "T" else values).astype(stored.kind)
         if found.dtype.itemsize > stored.itemsize:
             raise ValueError(
                 f"{where}: variable {name!r} has strings of at most {stored} there, and the new ones are longer "

@@ -163,8 +163,9 @@ def _patched(old: xr.Variable, new: xr.Variable, where: Region, shape: tuple[int
     values, there = np.asarray(new.values), np.asarray(old.values)
     dtype = there.dtype if there.dtype.kind not in "UST" else np.result_type(there.dtype, values.dtype)
     held = np.empty(shape, dtype)
-    held[tuple(slice(0, size) for size in there.shape)] = there
-    held[where] = values
+    # without the dots an object array of no dims would hold the array itself
+    held[(*(slice(0, size) for size in there.shape), ...)] = there
+    held[(*where, ...)] = values
     return remade(old, data=held)
 
 
