@@ -72,6 +72,36 @@ def test_everything_stays_true_after_each_of_several_appends(tmp_path, layout, k
     np.testing.assert_array_equal(assert_values, whole["t2m"])
 
 
+@LAYOUTS
+@KINDS
+def test_groups_with_rows_of_their_own_each_grow(tmp_path, kind, layout):
+    path = tmp_path / "a"
+    text = xr.Dataset({"x": ("time", np.arange(5.0)), "t": ("time", np.array(["a", "b", "c", "d", "e"], object))})
+    tree = xr.DataTree.from_dict({"/one": xr.Dataset({"x": ("time", np.arange(3.0))}), "/two": text})
+    named = {"unlimited_dims": ["one.time", "two.time"]} if kind == "h5" else {"zarr_format": int(kind[-1])}
+    (tree.td.to_h5 if kind == "h5" else tree.td.to_zarr)(path, layout=layout, **named)
+    append(tree.isel(time=slice(2)), path, kind)
+    with xr.open_datatree(path, engine="tensordict") as found:
+        assert found["one/x"].values.tolist() == [0, 1, 2, 0, 1]
+        assert found["two/x"].values.tolist() == [0, 1, 2, 3, 4, 0, 1]
+        assert found["two/t"].values.tolist() == [*"abcde", *"ab"]
+        assert found["one"].td.batch_size == (5,)
+
+
+@KINDS
+def test_rows_with_names_of_dims_go_into_a_store_that_has_none(tmp_path, kind):
+    path, rows = tmp_path / "a", xr.Dataset({"x": (("time", "joint"), np.ones((2, 3), "f4"))})
+    unnamed = TensorDict({"x": torch.zeros(4, 3)}, [4])
+    made_up = {"unlimited_dims": ["batch_0"]} if kind == "h5" else {"zarr_format": int(kind[-1])}
+    ds = xarray_tensordict.to_dataset(unnamed)
+    (ds.td.to_h5 if kind == "h5" else ds.td.to_zarr)(path, **made_up)
+    append(rows, path, kind)
+    assert reopened(path)["x"].values[:, 0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert reopened(path).td.batch_size == (6,)
+    with pytest.raises(ValueError, match="append_dim='day' is no dim there"):
+        append(rows, path, kind, "day")
+
+
 @KINDS
 def test_with_compute_false_an_append_finishes_in_the_delayed(tmp_path, kind):
     path, whole = tmp_path / "a", era(4)

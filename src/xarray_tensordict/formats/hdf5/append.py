@@ -33,9 +33,8 @@ from ...core.model import GroupBatch, Key, group_name
 from ...core.naming import td_names
 from ...core.values import to_json
 from ...dataset.open import OpenOptions, open_flat
-from ...dataset.records import infer_dataset
 from ...writing.plan import Source
-from ...writing.store_fit import check_append, fit, grown
+from ...writing.store_fit import fit, fitting_rows
 from ...writing.stored_form import with_values
 from ...writing.values import streamed
 from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
@@ -105,20 +104,15 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
 def _planned(source: Source, file: h5py.File, where: str, prefix: Key, dim: str) -> _Append:
     """Check new rows against an open file, and encode them as it stores them."""
     ds = open_flat(Hdf5Store.open(file, root=group_name(prefix)), OpenOptions(nested=True))
-    inference = infer_dataset(ds)
-    check_append(source, ds, dim, where)
-    batches = grown(inference.groups, {dim: int(source.flat.sizes[dim])})
-    append = _Append(dim, file[group_name(prefix)], where, ds, batches)
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            if dim in source.flat.variables[node.names[local]].dims:
-                _plan_variable(append, (*key, local), node.names[local], variable)
+    rows = fitting_rows(source, ds, dim, where)
+    append = _Append(dim, file[group_name(prefix)], where, ds, rows.batches())
+    for key, name, variable, axis in rows.variables():
+        _plan_variable(append, key, name, variable, axis)
     return append
 
 
-def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> None:
-    old, where, dim = append.ds.variables[name], append.where, append.dim
-    axis = old.dims.index(dim)
+def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable, axis: int) -> None:
+    old, where = append.ds.variables[name], append.where
     paths = ["/".join((*key[:-1], local)) for local in (key[-1], NON_COORD_PREFIX + key[-1])]
     dataset = next((found for found in map(append.base.get, paths) if isinstance(found, h5py.Dataset)), None)
     if dataset is None:
@@ -131,7 +125,7 @@ def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> No
     axes = [order.index(number) for number in range(new.ndim)]
     before = tuple(old.shape[a] for a in axes)
     after = tuple(old.shape[a] + (new.shape[a] if a == axis else 0) for a in axes)
-    _check_growing(dataset, after, name, where, dim)
+    _check_growing(dataset, after, name, where, str(old.dims[axis]))
     # what the array of a zarr store is to `fit`
     dtype = np.dtype(object) if dataset.dtype.kind == "O" else np.dtype(dataset.dtype)
     attrs = {**read_attributes(dataset, (), []), ARRAY_ATTR: record}
