@@ -7,7 +7,7 @@ mean something else than those before them.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..core.naming import local_dim
 from ..core.values import held_objects
 from ..core.voting import is_made_up, is_marked
 from ..dataset.records import infer_dataset
+from .episode_labels import changed_label_attrs
 from .plan import Source
 from .stored_form import nanoseconds
 from .values import Values, as_declared, encoded, map_values, read_now
@@ -174,11 +175,15 @@ def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that fit a store: what is appended, and the store, under the same names of dims; and the dims that grow."""
+    """Rows that fit a store: what is appended, and the store, under the same names of dims; and the dims that grow.
+
+    `attrs` has attributes that are others afterwards, by variable, None for those that go.
+    """
 
     source: Source
     there: xr.Dataset
     dims: frozenset[str]
+    attrs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def variables(self) -> Iterator[tuple[Key, str, xr.Variable, int]]:
         """What grows, as :meth:`.plan.Source.variables` gives it, and the axis along which it does."""
@@ -210,7 +215,7 @@ def fitting_rows(source: Source, there: xr.Dataset, append_dim: str, where: str)
     """
     rows = Rows(*_grown_dims(source, there, append_dim))
     _check_rows(rows.source, rows.there, rows.dims, where)
-    return rows
+    return replace(rows, attrs=changed_label_attrs(rows.source.flat, rows.there, rows.dims, where))
 
 
 def _check_rows(source: Source, old: xr.Dataset, dims: Collection[str], where: str) -> None:

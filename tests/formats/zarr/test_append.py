@@ -204,6 +204,73 @@ def test_a_netcdf_dim_without_a_coordinate_grows(tmp_path, layout):
                 xr.testing.assert_equal(plain, ds)
 
 
+# -- labels of episodes -------------------------------------------------------------------------------------------------
+
+
+def episodes(*lengths: int, start: int = 0) -> xr.Dataset:
+    """What ``concat`` makes of one file."""
+    demos = {
+        f"/demo_{start + number}": xr.Dataset({"x": ("time", np.full(rows, start + number))}, {}, {"rows": rows})
+        for number, rows in enumerate(lengths)
+    }
+    return xr.DataTree.from_dict(demos).td.concat("time").load()
+
+
+@LAYOUTS
+@KINDS
+def test_labels_of_episodes_that_come_back_are_refused_and_the_advice_keeps_them_apart(tmp_path, kind, layout):
+    path, first, more = tmp_path / "a", episodes(2, 3), episodes(3, 1, 2, start=7)
+    write(first, path, kind, layout)
+    with pytest.raises(ValueError, match=r"'episode' numbers episodes, and the last one there is 1.*\+ 2\)") as raised:
+        append(more, path, kind)
+    assert_gives_back(path, first)
+    advice = "ds.assign_coords" + str(raised.value).split("Write ds.assign_coords")[1].split(". Rows of")[0]
+    append(eval(advice, {"ds": more}), path, kind)
+    found = reopened(path)
+    assert found["episode"].values.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4]
+    names = ["demo_0", "demo_1", "demo_7", "demo_8", "demo_9"]
+    attrs = {name: text if isinstance(text, str) else list(text) for name, text in found["episode"].attrs.items()}
+    assert attrs == {"names": names, "step_variable": "step", "rows": [2, 3, 3, 1, 2]}
+    if kind != "h5":
+        assert xr.open_zarr(path)["episode"].attrs["names"] == names
+
+
+@LAYOUTS
+@KINDS
+def test_one_file_is_written_in_parts_that_cut_an_episode(tmp_path, kind, layout):
+    path, whole = tmp_path / "a", episodes(2, 4, 1)
+    write(whole.isel(time=slice(0, 3)), path, kind, layout)
+    append(whole.isel(time=slice(3, 5)), path, kind)
+    with pytest.raises(ValueError, match="Rows of the episode 1 itself need 'step' to go on"):
+        append(whole.isel(time=slice(4, 7)), path, kind)
+    append(whole.isel(time=slice(5, 7)), path, kind)
+    assert_gives_back(path, whole)
+
+
+@LAYOUTS
+@KINDS
+def test_names_that_do_not_describe_what_is_appended_go(tmp_path, kind, layout):
+    path, more = tmp_path / "a", episodes(1, 2, start=7).isel(time=slice(1, 3))
+    write(episodes(2, 3), path, kind, layout)
+    shifted = more.assign_coords(episode=more["episode"].copy(data=more["episode"] + 2))
+    with pytest.warns(UserWarning, match=r"the attributes \['names', 'rows'\] of 'episode' do not describe"):
+        append(shifted, path, kind)
+    assert reopened(path)["episode"].attrs == {"step_variable": "step"}
+    assert reopened(path)["episode"].values.tolist() == [0, 0, 1, 1, 1, 3, 3]
+
+
+@KINDS
+def test_episodes_of_a_table_are_known_by_their_labels_as_well(tmp_path, kind):
+    path = tmp_path / "a"
+    table = xr.Dataset({"x": ("time", np.arange(4.0)), "done": ("time", [False, True, False, True])})
+    ds = table.td.concat("time", by="done", step="frame")
+    write(ds, path, kind)
+    with pytest.raises(ValueError, match=r"the last one there is 1.*\+ 2\).*'frame'"):
+        append(ds, path, kind)
+    append(ds.assign_coords(episode=ds["episode"].copy(data=ds["episode"] + 2)), path, kind)
+    assert reopened(path)["episode"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 # -- what plain xarray appends to our stores ---------------------------------------------------------------------------
 
 

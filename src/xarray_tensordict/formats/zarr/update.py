@@ -212,6 +212,9 @@ def append(source: Source, there: There, append_dim: str) -> None:
         start, shape[axis] = shape[axis], shape[axis] + variable.shape[axis]
         where[axis] = slice(start, shape[axis])
         _write_part(there, key, name, variable, tuple(where), tuple(shape))
+        array = there.member(key)
+        if array is not None:
+            there.change.set_attrs(array.path, **rows.attrs.get(name, {}))
     there.batches = rows.batches()
     there.stage_texts()
     _record_batches(there)
