@@ -413,7 +413,8 @@ class DataTreeAccessor(Conversions):
         ----------
         dim, index, step, by
             As for ``ds.td.concat``. ``ds["episode"].attrs["names"]`` are the names of the groups; short attributes that differ between
-            the groups (``num_samples``) are there too, one list each. Equal ones are attributes of the result.
+            the groups (``num_samples``) are there too, one list each, and the name of the steps (``step_variable``). Equal ones
+            are attributes of the result.
         unbatched
             A single value of an episode is repeated for each of its rows. "drop" leaves arrays without the batch dim out,
             with a warning that names them; "expand" repeats them too, without copying. Coordinates of features that are

@@ -97,7 +97,11 @@ class TestGroups:
     def test_attributes_that_all_share_are_kept_and_short_ones_that_differ_are_listed(self):
         ds = tree()["data"].td.concat("time")
         assert ds.attrs == {"env": "Lift"}
-        assert ds["episode"].attrs == {"names": ["demo_0", "demo_2", "demo_12"], "num_samples": [3, 5, 4]}
+        assert ds["episode"].attrs == {
+            "names": ["demo_0", "demo_2", "demo_12"],
+            "step_variable": "step",
+            "num_samples": [3, 5, 4],
+        }
 
     def test_what_is_joined_is_written_and_read_in_both_libraries(self, tmp_path):
         with open_tree(written(tree(success=lambda ds: ds.done.any()), tmp_path / "demos.h5")) as dt:

@@ -173,6 +173,59 @@ def test_mode_a_starts_a_store_adds_to_it_and_overwrites(path, kind, layout):
         assert_bare_tensordict_reads(path, more.assign(kept))
 
 
+def single(value: Any) -> np.ndarray:
+    """One value, also where numpy would make an axis of it."""
+    held = np.empty((), object)
+    held[()] = value
+    return held
+
+
+SCALARS = {
+    "text": (np.array("lift"), np.array("push")),
+    "text of any length": (np.array("lift", np.dtypes.StringDType()), np.array("push", np.dtypes.StringDType())),
+    "bytes": (np.array(b"ab"), np.array(b"cd")),
+    "object text": (single("lift"), single("push")),
+    "dict": (single({"a": 1}), single({"a": 2, "b": [1]})),
+    "list": (single([1, 2]), single([1, "x"])),
+    "none": (single(None), single([None])),
+    "datetime": (np.array("2024-01-01", "M8[ns]"), np.array("NaT", "M8[ns]")),
+    "timedelta": (np.array(5, "m8[s]"), np.array(7, "m8[s]")),
+    "bool": (np.array(True), np.array(False)),
+}
+
+
+@LAYOUTS
+@KINDS
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_a_store_with_a_scalar_of_any_kind_is_overwritten_and_added_to(path, kind, layout, scalar):
+    now, other = SCALARS[scalar]
+    rows = xr.Dataset({"x": ("time", np.zeros(3)), "task": ((), now), "in/task": ((), now)}).set_coords("task")
+    write(rows, path, kind, layout, **({"unlimited_dims": ["time"]} if kind == "h5" else {}))
+    write(rows, path, kind, layout, mode="a")
+    assert_gives_back(path, rows, nested=True)
+    write(rows.assign(y=("time", np.ones(3))).drop_vars("x"), path, kind, layout, mode="a")
+    rows["y"] = ("time", np.ones(3))
+    assert_gives_back(path, rows, nested=True)
+    changed = rows.assign({"task": ((), other), "in/task": ((), other)})
+    write(changed, path, kind, layout, mode="a")
+    assert_gives_back(path, changed, nested=True)
+
+
+@LAYOUTS
+@KINDS
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_rows_are_appended_where_a_scalar_of_any_kind_is_equal_and_refused_where_it_is_not(path, kind, layout, scalar):
+    now, other = SCALARS[scalar]
+    rows = xr.Dataset({"x": ("time", np.zeros(3)), "task": ((), now)})
+    write(rows, path, kind, layout, **({"unlimited_dims": ["time"]} if kind == "h5" else {}))
+    write(rows, path, kind, layout, append_dim="time")
+    whole = rows.assign(x=("time", np.zeros(6)))
+    assert_gives_back(path, whole)
+    with pytest.raises(ValueError, match="variable 'task' has no dim 'time', so it stays as it is"):
+        write(rows.assign(task=((), other)), path, kind, layout, append_dim="time")
+    assert_gives_back(path, whole)
+
+
 @LAYOUTS
 @BOTH
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])

@@ -1408,6 +1408,7 @@ FOLLOWED = {
     "cftime dates, and layout=": "test_all_variables_with_such_dates_are_refused_together_and_each_advice_works",
     "holds a date that the standard calendar lacks": "test_a_date_that_the_standard_calendar_lacks_is_refused_by_name",
     "write them again with mode='a'": "test_while_adding_a_variable",
+    "numbers episodes, and the last one there is": "test_labels_of_episodes_that_come_back_are_refused_and_the_advice_keeps_them_apart",
     "correct the dtype where it is declared": "test_strings_that_are_longer_than_dask_was_told_are_not_cut_off_in_a_store",
 }
 """Messages whose advice another test follows: a piece of the message, and the name of the test."""

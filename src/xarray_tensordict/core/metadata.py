@@ -51,6 +51,8 @@ INCOMPLETE_ATTR = "__xarray_tensordict_incomplete__"
 """Group attribute of this package while arrays of the group are being written: which ones, see :class:`Incomplete`."""
 COMMIT_ATTR = "__xarray_tensordict_commit__"
 """Group attribute of this package while the metadata of a zarr store is replaced: the documents as they were, by key."""
+STEP_ATTR = "step_variable"
+"""The attribute of the labels of episodes that names the numbers of their steps; writers know the labels by it."""
 MARKER_ATTRS = frozenset({BATCH_ATTR, NON_TENSOR_ATTR, STACK_ATTR, STR_ATTR, ARRAY_ATTR, INCOMPLETE_ATTR, COMMIT_ATTR})
 """Attributes that belong to the formats and are not shown."""
 

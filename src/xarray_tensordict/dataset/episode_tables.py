@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from .._compat.xarray import is_loaded
-from ..core.metadata import BATCH_DIMS_ATTR
+from ..core.metadata import BATCH_DIMS_ATTR, STEP_ATTR
 from ..core.model import GroupBatch, Key, entry_name
 from ..core.voting import is_time_name
 from .records import infer_dataset, set_record_if_needed
@@ -257,7 +257,7 @@ def _label(table: _Table, dim: str, index: str, step: str) -> xr.Dataset:
             f"{table.where} has a variable {taken[0]!r} already; choose another name for the column with index= or step="
         )
     coords: Mapping[str, Any] = {
-        index: (dim, np.repeat(labels, lengths)),
+        index: (dim, np.repeat(labels, lengths), {STEP_ATTR: step}),
         step: (dim, np.arange(size) - np.repeat(ends - lengths, lengths)),
     }
     return set_record_if_needed(rows.assign_coords(coords), _with_rows(groups, [along], dim))

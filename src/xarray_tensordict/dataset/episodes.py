@@ -19,6 +19,7 @@ from xarray.core.indexing import LazilyIndexedArray
 
 from .._compat.xarray import data_of, dataset_of, remade
 from ..core.inference import infer_batch
+from ..core.metadata import STEP_ATTR
 from ..core.model import Inference, Key
 from ..core.naming import check_choice, feature_name
 from ..core.values import jsonable
@@ -307,7 +308,8 @@ def _joined(parts: Mapping[str, xr.Dataset], dim: str, index: str, step: str, ba
     )
     joined = _with_columns(rest, columns, next(iter(parts.values())))
     joined[index].attrs.update(
-        names=list(parts), **_differing_attrs({name: part.attrs for name, part in parts.items()})
+        {"names": list(parts), STEP_ATTR: step},
+        **_differing_attrs({name: part.attrs for name, part in parts.items()}),
     )
     # the other batch dims of the episodes, (env, time), under which each row has them
     others = [each for each in batch_dims if each != dim and each in joined.dims]
@@ -325,7 +327,7 @@ def _with_columns(rest: xr.Dataset, columns: Mapping[str, xr.Variable], like: xr
 
 def _differing_attrs(attrs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Attributes that every episode has and that differ (``num_samples``), as one list each where they are short."""
-    everywhere = set.intersection(*(set(found) for found in attrs.values())) - {"names"}
+    everywhere = set.intersection(*(set(found) for found in attrs.values())) - {"names", STEP_ATTR}
     lists = {name: [jsonable(found[name]) for found in attrs.values()] for name in sorted(everywhere)}
     return {
         name: values

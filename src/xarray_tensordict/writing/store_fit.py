@@ -6,8 +6,8 @@ mean something else than those before them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from ..core.model import GroupBatch, Key
 from ..core.naming import local_dim
 from ..core.values import held_objects
 from ..core.voting import is_made_up, is_marked
+from ..dataset.records import infer_dataset
+from .episode_labels import changed_label_attrs
 from .plan import Source
 from .stored_form import nanoseconds
 from .values import Values, as_declared, encoded, map_values, read_now
@@ -156,7 +158,8 @@ def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr
         return remade(new, data=np.asarray(new.values, dtype=object)) if is_objects else new
 
     def convert(values: Values) -> Values:
-        found = values.astype(stored.kind)
+        # numpy casts no strings of any length to fixed ones whose length it would have to find
+        found = (values.astype(object) if values.dtype.kind == "T" else values).astype(stored.kind)
         if found.dtype.itemsize > stored.itemsize:
             raise ValueError(
                 f"{where}: variable {name!r} has strings of at most {stored} there, and the new ones are longer "
@@ -170,13 +173,39 @@ def _text(name: str, new: xr.Variable, array: zarr.Array[Any], where: str) -> xr
 # -- rows that are appended --------------------------------------------------------------------------------------------
 
 
-def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], where: str) -> None:
-    """Check the rows of `source` against the store that the engine shows as `old`.
+@dataclass(frozen=True)
+class Rows:
+    """Rows that fit a store: what is appended, and the store, under the same names of dims; and the dims that grow.
 
-    Parameters
-    ----------
-    dim
-        The dim that grows; the dims, where groups have one of their own each.
+    `attrs` has attributes that are others afterwards, by variable, None for those that go.
+    """
+
+    source: Source
+    there: xr.Dataset
+    dims: frozenset[str]
+    attrs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def variables(self) -> Iterator[tuple[Key, str, xr.Variable, int]]:
+        """What grows, as :meth:`.plan.Source.variables` gives it, and the axis along which it does."""
+        for key, name, variable in self.source.variables():
+            for axis, dim in enumerate(self.source.flat.variables[name].dims):
+                if dim in self.dims:
+                    yield key, name, variable, axis
+                    break
+
+    def batches(self) -> dict[Key, GroupBatch]:
+        """The batch of each group afterwards."""
+        added = {dim: int(self.source.flat.sizes[dim]) for dim in self.dims}
+        return {
+            key: replace(
+                batch, sizes=tuple(s + added.get(str(dim), 0) for dim, s in zip(batch.dims, batch.sizes, strict=True))
+            )
+            for key, batch in infer_dataset(self.there).groups.items()
+        }
+
+
+def fitting_rows(source: Source, there: xr.Dataset, append_dim: str, where: str) -> Rows:
+    """Check the rows of `source` against the store that the engine shows as `there`; the same for all formats.
 
     Raises
     ------
@@ -184,8 +213,13 @@ def check_append(source: Source, old: xr.Dataset, dim: str | Collection[str], wh
         For variables that are missing, that are new, that have other dims, dtypes, sizes or units, or that lack the dim and
         differ from the store. The message names them.
     """
-    new = source.flat
-    dims = {dim} if isinstance(dim, str) else set(dim)
+    rows = Rows(*_grown_dims(source, there, append_dim))
+    _check_rows(rows.source, rows.there, rows.dims, where)
+    return replace(rows, attrs=changed_label_attrs(rows.source.flat, rows.there, rows.dims, where))
+
+
+def _check_rows(source: Source, old: xr.Dataset, dims: Collection[str], where: str) -> None:
+    new, dims = source.flat, set(dims)
     for each in sorted(dims):
         if each not in old.sizes:
             raise ValueError(
@@ -233,16 +267,6 @@ def _check_units(name: str, new: xr.Variable, old: xr.Variable, where: str) -> N
         raise ValueError(
             f"{where}: variable {name!r} has the units {expected!r} there, found {found!r}; convert the values and the attribute"
         )
-
-
-def grown(batches: Mapping[Key, GroupBatch], added: Mapping[str, int]) -> dict[Key, GroupBatch]:
-    """The batch of each group after an append."""
-    return {
-        key: replace(
-            batch, sizes=tuple(s + added.get(str(dim), 0) for dim, s in zip(batch.dims, batch.sizes, strict=True))
-        )
-        for key, batch in batches.items()
-    }
 
 
 def same_values(new: xr.Variable, old: xr.Variable) -> bool:
@@ -313,7 +337,7 @@ def _with_dims(ds: xr.Dataset, dims: Mapping[Any, tuple[str, ...]]) -> xr.Datase
     return dataset_of(variables, ds.coords, ds.attrs)
 
 
-def grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Source, xr.Dataset, frozenset[str]]:
+def _grown_dims(source: Source, there: xr.Dataset, append_dim: str) -> tuple[Source, xr.Dataset, frozenset[str]]:
     """Both under the same names of dims, and which of them grow.
 
     Where the groups of a tree have a dim of that name each, of different lengths, each is called after its group.

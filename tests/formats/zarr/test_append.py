@@ -72,6 +72,36 @@ def test_everything_stays_true_after_each_of_several_appends(tmp_path, layout, k
     np.testing.assert_array_equal(assert_values, whole["t2m"])
 
 
+@LAYOUTS
+@KINDS
+def test_groups_with_rows_of_their_own_each_grow(tmp_path, kind, layout):
+    path = tmp_path / "a"
+    text = xr.Dataset({"x": ("time", np.arange(5.0)), "t": ("time", np.array(["a", "b", "c", "d", "e"], object))})
+    tree = xr.DataTree.from_dict({"/one": xr.Dataset({"x": ("time", np.arange(3.0))}), "/two": text})
+    named = {"unlimited_dims": ["one.time", "two.time"]} if kind == "h5" else {"zarr_format": int(kind[-1])}
+    (tree.td.to_h5 if kind == "h5" else tree.td.to_zarr)(path, layout=layout, **named)
+    append(tree.isel(time=slice(2)), path, kind)
+    with xr.open_datatree(path, engine="tensordict") as found:
+        assert found["one/x"].values.tolist() == [0, 1, 2, 0, 1]
+        assert found["two/x"].values.tolist() == [0, 1, 2, 3, 4, 0, 1]
+        assert found["two/t"].values.tolist() == [*"abcde", *"ab"]
+        assert found["one"].td.batch_size == (5,)
+
+
+@KINDS
+def test_rows_with_names_of_dims_go_into_a_store_that_has_none(tmp_path, kind):
+    path, rows = tmp_path / "a", xr.Dataset({"x": (("time", "joint"), np.ones((2, 3), "f4"))})
+    unnamed = TensorDict({"x": torch.zeros(4, 3)}, [4])
+    made_up = {"unlimited_dims": ["batch_0"]} if kind == "h5" else {"zarr_format": int(kind[-1])}
+    ds = xarray_tensordict.to_dataset(unnamed)
+    (ds.td.to_h5 if kind == "h5" else ds.td.to_zarr)(path, **made_up)
+    append(rows, path, kind)
+    assert reopened(path)["x"].values[:, 0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert reopened(path).td.batch_size == (6,)
+    with pytest.raises(ValueError, match="append_dim='day' is no dim there"):
+        append(rows, path, kind, "day")
+
+
 @KINDS
 def test_with_compute_false_an_append_finishes_in_the_delayed(tmp_path, kind):
     path, whole = tmp_path / "a", era(4)
@@ -172,6 +202,73 @@ def test_a_netcdf_dim_without_a_coordinate_grows(tmp_path, layout):
         for engine in ("h5netcdf", "netcdf4"):
             with xr.open_dataset(path, engine=engine) as plain:
                 xr.testing.assert_equal(plain, ds)
+
+
+# -- labels of episodes -------------------------------------------------------------------------------------------------
+
+
+def episodes(*lengths: int, start: int = 0) -> xr.Dataset:
+    """What ``concat`` makes of one file."""
+    demos = {
+        f"/demo_{start + number}": xr.Dataset({"x": ("time", np.full(rows, start + number))}, {}, {"rows": rows})
+        for number, rows in enumerate(lengths)
+    }
+    return xr.DataTree.from_dict(demos).td.concat("time").load()
+
+
+@LAYOUTS
+@KINDS
+def test_labels_of_episodes_that_come_back_are_refused_and_the_advice_keeps_them_apart(tmp_path, kind, layout):
+    path, first, more = tmp_path / "a", episodes(2, 3), episodes(3, 1, 2, start=7)
+    write(first, path, kind, layout)
+    with pytest.raises(ValueError, match=r"'episode' numbers episodes, and the last one there is 1.*\+ 2\)") as raised:
+        append(more, path, kind)
+    assert_gives_back(path, first)
+    advice = "ds.assign_coords" + str(raised.value).split("Write ds.assign_coords")[1].split(". Rows of")[0]
+    append(eval(advice, {"ds": more}), path, kind)
+    found = reopened(path)
+    assert found["episode"].values.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4]
+    names = ["demo_0", "demo_1", "demo_7", "demo_8", "demo_9"]
+    attrs = {name: text if isinstance(text, str) else list(text) for name, text in found["episode"].attrs.items()}
+    assert attrs == {"names": names, "step_variable": "step", "rows": [2, 3, 3, 1, 2]}
+    if kind != "h5":
+        assert xr.open_zarr(path)["episode"].attrs["names"] == names
+
+
+@LAYOUTS
+@KINDS
+def test_one_file_is_written_in_parts_that_cut_an_episode(tmp_path, kind, layout):
+    path, whole = tmp_path / "a", episodes(2, 4, 1)
+    write(whole.isel(time=slice(0, 3)), path, kind, layout)
+    append(whole.isel(time=slice(3, 5)), path, kind)
+    with pytest.raises(ValueError, match="Rows of the episode 1 itself need 'step' to go on"):
+        append(whole.isel(time=slice(4, 7)), path, kind)
+    append(whole.isel(time=slice(5, 7)), path, kind)
+    assert_gives_back(path, whole)
+
+
+@LAYOUTS
+@KINDS
+def test_names_that_do_not_describe_what_is_appended_go(tmp_path, kind, layout):
+    path, more = tmp_path / "a", episodes(1, 2, start=7).isel(time=slice(1, 3))
+    write(episodes(2, 3), path, kind, layout)
+    shifted = more.assign_coords(episode=more["episode"].copy(data=more["episode"] + 2))
+    with pytest.warns(UserWarning, match=r"the attributes \['names', 'rows'\] of 'episode' do not describe"):
+        append(shifted, path, kind)
+    assert reopened(path)["episode"].attrs == {"step_variable": "step"}
+    assert reopened(path)["episode"].values.tolist() == [0, 0, 1, 1, 1, 3, 3]
+
+
+@KINDS
+def test_episodes_of_a_table_are_known_by_their_labels_as_well(tmp_path, kind):
+    path = tmp_path / "a"
+    table = xr.Dataset({"x": ("time", np.arange(4.0)), "done": ("time", [False, True, False, True])})
+    ds = table.td.concat("time", by="done", step="frame")
+    write(ds, path, kind)
+    with pytest.raises(ValueError, match=r"the last one there is 1.*\+ 2\).*'frame'"):
+        append(ds, path, kind)
+    append(ds.assign_coords(episode=ds["episode"].copy(data=ds["episode"] + 2)), path, kind)
+    assert reopened(path)["episode"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 # -- what plain xarray appends to our stores ---------------------------------------------------------------------------

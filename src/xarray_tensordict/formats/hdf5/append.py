@@ -33,12 +33,19 @@ from ...core.model import GroupBatch, Key, group_name
 from ...core.naming import td_names
 from ...core.values import to_json
 from ...dataset.open import OpenOptions, open_flat
-from ...dataset.records import infer_dataset
 from ...writing.plan import Source
-from ...writing.store_fit import check_append, fit, grown
+from ...writing.store_fit import fit, fitting_rows
 from ...writing.stored_form import with_values
 from ...writing.values import streamed
-from .attrs import NON_COORD_PREFIX, append_mark, attached_scales, marker, read_attributes, unbatched_content
+from .attrs import (
+    NON_COORD_PREFIX,
+    append_mark,
+    attached_scales,
+    marker,
+    read_attributes,
+    stored_attrs,
+    unbatched_content,
+)
 from .file import without_readers
 from .output import Hdf5Output, Target, changed_in_place, write_values
 from .read import Hdf5Store
@@ -46,13 +53,17 @@ from .read import Hdf5Store
 
 @dataclass(frozen=True)
 class _Rows:
-    """New rows of one dataset, as it stores them: where they go, and its shapes before and after, as they are shown."""
+    """New rows of one dataset, as it stores them: where they go, and its shapes before and after, as they are shown.
+
+    `attrs` are the attributes that change, None for those that go.
+    """
 
     dataset: h5py.Dataset
     where: tuple[slice, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
     values: xr.Variable
+    attrs: Mapping[str, Any]
 
 
 @dataclass
@@ -105,20 +116,17 @@ def append_rows(source: Source, path: Path, prefix: Key, dim: str, *, progress: 
 def _planned(source: Source, file: h5py.File, where: str, prefix: Key, dim: str) -> _Append:
     """Check new rows against an open file, and encode them as it stores them."""
     ds = open_flat(Hdf5Store.open(file, root=group_name(prefix)), OpenOptions(nested=True))
-    inference = infer_dataset(ds)
-    check_append(source, ds, dim, where)
-    batches = grown(inference.groups, {dim: int(source.flat.sizes[dim])})
-    append = _Append(dim, file[group_name(prefix)], where, ds, batches)
-    for key, node in source.nodes.items():
-        for local, variable in node.variables.items():
-            if dim in source.flat.variables[node.names[local]].dims:
-                _plan_variable(append, (*key, local), node.names[local], variable)
+    rows = fitting_rows(source, ds, dim, where)
+    append = _Append(dim, file[group_name(prefix)], where, ds, rows.batches())
+    for key, name, variable, axis in rows.variables():
+        _plan_variable(append, key, name, variable, axis, rows.attrs.get(name, {}))
     return append
 
 
-def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> None:
-    old, where, dim = append.ds.variables[name], append.where, append.dim
-    axis = old.dims.index(dim)
+def _plan_variable(
+    append: _Append, key: Key, name: str, new: xr.Variable, axis: int, changed: Mapping[str, Any]
+) -> None:
+    old, where = append.ds.variables[name], append.where
     paths = ["/".join((*key[:-1], local)) for local in (key[-1], NON_COORD_PREFIX + key[-1])]
     dataset = next((found for found in map(append.base.get, paths) if isinstance(found, h5py.Dataset)), None)
     if dataset is None:
@@ -131,7 +139,7 @@ def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> No
     axes = [order.index(number) for number in range(new.ndim)]
     before = tuple(old.shape[a] for a in axes)
     after = tuple(old.shape[a] + (new.shape[a] if a == axis else 0) for a in axes)
-    _check_growing(dataset, after, name, where, dim)
+    _check_growing(dataset, after, name, where, str(old.dims[axis]))
     # what the array of a zarr store is to `fit`
     dtype = np.dtype(object) if dataset.dtype.kind == "O" else np.dtype(dataset.dtype)
     attrs = {**read_attributes(dataset, (), []), ARRAY_ATTR: record}
@@ -141,7 +149,7 @@ def _plan_variable(append: _Append, key: Key, name: str, new: xr.Variable) -> No
     if fitted.dtype.kind == "O" and dtype.kind != "O" and not h5py.check_opaque_dtype(dataset.dtype):
         raise TypeError(f"{where}: variable {name!r} holds Python objects, and the dataset there {dataset.dtype}")
     starts = [old.shape[a] if a == axis else 0 for a in axes]
-    append.rows.append(_Rows(dataset, tuple(map(slice, starts, after)), before, after, fitted))
+    append.rows.append(_Rows(dataset, tuple(map(slice, starts, after)), before, after, fitted, changed))
 
 
 def _check_growing(dataset: h5py.Dataset, shape: tuple[int, ...], name: str, where: str, dim: str) -> None:
@@ -176,6 +184,9 @@ def _write(append: _Append, output: Hdf5Output, *, progress: bool) -> None:
     write_values([(Target(output, rows.dataset), rows.where, rows.values) for rows in append.rows], progress=progress)
     output.flush()
     with without_readers():
+        for rows in append.rows:
+            if rows.attrs:
+                _set_attrs(rows.dataset, rows.attrs)
         if append.texts:
             content = unbatched_content(base, append.where)
             for name, variable in append.texts.items():
@@ -203,6 +214,17 @@ def _record(group: h5py.Group, batch: GroupBatch, where: str) -> None:
     for member in group.values():
         if isinstance(member, h5py.Dataset) and STACK_ATTR in member.attrs:
             member.attrs[STACK_ATTR] = list(batch.sizes)
+
+
+def _set_attrs(dataset: h5py.Dataset, changed: Mapping[str, Any]) -> None:
+    record = json.loads(marker(dataset, ARRAY_ATTR) or "{}")
+    whole = {**record.pop("attrs", {}), **changed}
+    held = {name: value for name, value in whole.items() if value is not None}
+    found = stored_attrs(held, record, f"dataset {dataset.name!r}", netcdf="_NCProperties" in dataset.file.attrs)
+    dataset.attrs.update(found)
+    for name in {*changed, ARRAY_ATTR} - found.keys():
+        if name in dataset.attrs:
+            del dataset.attrs[name]
 
 
 def _take_back(output: Hdf5Output) -> None:

@@ -36,7 +36,7 @@ from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
 from ...warnings import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
-from ...writing.store_fit import adopt_names, check_append, check_rest, check_sizes, fit, grown, grown_dims, same_values
+from ...writing.store_fit import adopt_names, check_rest, check_sizes, fit, fitting_rows, same_values
 from ...writing.values import contiguous, streamed
 from ..base import Annotations, StoreOptions, check_records
 from ..identity import ChangedError, reads_from
@@ -163,8 +163,11 @@ def _patched(old: xr.Variable, new: xr.Variable, where: Region, shape: tuple[int
     values, there = np.asarray(new.values), np.asarray(old.values)
     dtype = there.dtype if there.dtype.kind not in "UST" else np.result_type(there.dtype, values.dtype)
     held = np.empty(shape, dtype)
-    held[tuple(slice(0, size) for size in there.shape)] = there
-    held[where] = values
+    # without the dots an object array of no dims would hold the array itself
+    kept: tuple[Any, ...] = (*(slice(0, size) for size in there.shape), ...)
+    written: tuple[Any, ...] = (*where, ...)
+    held[kept] = there
+    held[written] = values
     return remade(old, data=held)
 
 
@@ -201,18 +204,18 @@ def append(source: Source, there: There, append_dim: str) -> None:
     if there.mark is not None:
         unfinished = incomplete_text(there.groups[""]) or "the store is marked as not complete"
         raise ValueError(f"{unfinished}. Nothing is appended to {there.where} before that")
-    source, there.ds, dims = grown_dims(source, there.ds, append_dim)
-    check_append(source, there.ds, dims, there.where)
-    for key, name, variable in source.variables():
-        axis = next((axis for axis, dim in enumerate(source.flat.variables[name].dims) if dim in dims), None)
-        if axis is None:
-            continue
+    rows = fitting_rows(source, there.ds, append_dim, there.where)
+    there.ds = rows.there
+    for key, name, variable, axis in rows.variables():
         shape = list(there.ds.variables[name].shape)
         where = [slice(0, size) for size in shape]
         start, shape[axis] = shape[axis], shape[axis] + variable.shape[axis]
         where[axis] = slice(start, shape[axis])
         _write_part(there, key, name, variable, tuple(where), tuple(shape))
-    there.batches = grown(infer_dataset(there.ds).groups, {dim: int(source.flat.sizes[dim]) for dim in dims})
+        array = there.member(key)
+        if array is not None:
+            there.change.set_attrs(array.path, **rows.attrs.get(name, {}))
+    there.batches = rows.batches()
     there.stage_texts()
     _record_batches(there)
 
