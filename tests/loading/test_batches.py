@@ -574,12 +574,29 @@ def test_there_may_be_no_rows():
     assert list(numbered(0).td.batches(2, window={"time": 4})) == []
 
 
-def test_the_order_of_flags_to_episodes_works_as_the_message_says():
-    ds = numbered(6, done=[False, True, False, False, True, False])
-    ends = ds["done"].astype(int)
-    ds = ds.assign_coords(episode=ends.cumsum("time") - ends)
-    (batch,) = ds.td.batches(9, window={"time": 2}, within="episode")
+@pytest.mark.parametrize("dtype", ["bool", "i8", "u1", "f4"])
+def test_flags_are_no_episodes_and_become_some_as_the_message_says(dtype):
+    ds = numbered(6, done=np.array([0, 1, 0, 0, 1, 0], dtype))
+    for refused in (
+        lambda: ds.td.batches(9, window={"time": 2}, within="done"),
+        lambda: ds.td.to_torch_dataset(window={"time": 2}, within="done"),
+        lambda: ds.td.split({"a": 0.5, "b": 0.5}, by="done"),
+    ):
+        with pytest.raises(ValueError, match=r"'done' holds flags.* number them first: ") as raised:
+            refused()
+    exec(str(raised.value).partition("number them first: ")[2], found := {"ds": ds})
+    (batch,) = found["ds"].td.batches(9, window={"time": 2}, within="episode")
     assert batch["n"].tolist() == [[0, 1], [2, 3], [3, 4]]
+
+
+@pytest.mark.parametrize("episode", [[0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0] * 6, [2, 2, 2, 3, 3, 2]])
+def test_two_episodes_of_the_numbers_0_and_1_are_no_flags(episode):
+    ds = numbered(6, episode=episode)
+    assert len(ds.td.batches(1, window={"time": 3}, within="episode")) in (1, 2, 4)
+    grid = xr.concat([ds, ds], "env", data_vars="all", coords="different", compat="equals").td.set_batch_dims(
+        "env", "time"
+    )
+    assert len(grid.td.batches(1, window={"time": 3}, within="episode")) in (2, 4, 8)
 
 
 def test_the_default_buffer_is_that_of_torch():

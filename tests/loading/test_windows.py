@@ -17,7 +17,7 @@ from xarray_tensordict.testing import assert_same_tensordict
 
 @settings(max_examples=15, deadline=None)
 @given(
-    st.lists(st.integers(0, 2), max_size=30),
+    st.lists(st.integers(2, 4), max_size=30),
     st.integers(1, 6),
     st.integers(1, 4),
     st.integers(1, 5),
@@ -162,7 +162,7 @@ def test_windows_read_the_rows_they_need_and_each_once(counted):
 
 
 def test_episodes_shorter_than_a_window_are_skipped_and_counted():
-    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 0, 0, 0, 0])
+    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
     batches = ds.td.batches(2, window={"time": 3}, within="episode")
     assert [batch["n"][:, 0].tolist() for batch in batches] == [[0, 1], [6, 7]]
     assert "4 windows of 3 rows along 'time'; 1 of 3 episodes are shorter and skipped" in repr(batches)
@@ -178,7 +178,7 @@ def test_within_may_be_text_or_a_lazy_variable(tmp_path):
 
 @pytest.mark.parametrize("method", ["batches", "to_torch_dataset"])
 def test_a_window_longer_than_every_episode_is_refused_with_the_longest_one(method):
-    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 0, 0, 0, 0])
+    ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
     make = getattr(ds.td, method)
     with pytest.raises(
         ValueError, match=r"no window of 5 along 'time' fits: the longest episode of 'episode' has 4 rows"

@@ -356,14 +356,15 @@ def labels(
     """The label of each row, such as its episode: numbers for objects, the same for all that are missing (None, NaN, NA)."""
     name: str = entry_name(label)
     variable = _column(ds, option, name, dims)
-    if variable.dtype.kind == "b":
+    values = None if variable.dtype.kind == "b" else _read(variable, name, dims, sizes)
+    if values is None or _are_flags(values):
         ones = [dim for dim in ds.variables[name].dims if dim not in variable.dims]
         squeezed = f".squeeze({ones!r})" if ones else ""
+        numbers = "" if values is None else " of 0 and 1, where one value comes back behind the other"
         raise ValueError(
-            f"{option}: {name!r} holds flags, and episodes are runs of equal values; number them first: "
+            f"{option}: {name!r} holds flags{numbers}, and episodes are runs of equal values; number them first: "
             f"ends = ds[{name!r}]{squeezed}.astype(int); ds = ds.assign_coords(episode=ends.cumsum({dims[-1]!r}) - ends)"
         )
-    values = _read(variable, name, dims, sizes)
     if values.dtype.kind != "O":
         return values
     try:
@@ -374,6 +375,13 @@ def labels(
             f"pass a variable of numbers or strings"
         ) from None
     return np.asarray(found).reshape(sizes)
+
+
+def _are_flags(values: np.ndarray[Any, Any]) -> bool:
+    """Whether numbers are all 0 or 1, and a value comes back behind the other one, as no number of an episode does."""
+    if values.dtype.kind not in "iuf" or not ((values == 0) | (values == 1)).all():
+        return False
+    return bool((np.diff(values, axis=-1) != 0).sum(axis=-1).max(initial=0) > 1)
 
 
 def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ...], table: tuple[int, int]) -> Bools:
