@@ -740,6 +740,13 @@ def numbered(values: list[Any]) -> xr.Dataset:
     return xr.Dataset({"x": ("time", np.zeros(len(values))), "n": ("time", values)})
 
 
+def windows(ds: xr.Dataset, dim: str, **options: Any) -> int:
+    """How many of two rows there are; nothing is warned of."""
+    made: list[Any] = []
+    assert quiet(lambda: made.append(ds.td.batches(1, window={dim: 2}, **options)))
+    return len(made[0])
+
+
 def number_flags() -> bool:
     """The line of the message is run."""
     ds = numbered([False, True] * 2)
@@ -1281,6 +1288,13 @@ FURTHER = [
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
     Case("; number them first: ends = ds[",
          lambda: numbered([False, True] * 2).td.batches(1, window={"time": 2}, within="n"), number_flags),
+    Case("does not rise by its usual step",
+         lambda: weather().isel(time=[0, 1, 2, 5]).td.batches(1, window={"time": 2}),
+         lambda: [windows(weather().isel(time=[0, 1, 2, 5]), "time", gaps=gaps) for gaps in ("time", False)] == [2, 3]),
+    Case("go on from one episode into the next, as ",
+         lambda: numbered([0, 0, 1, 1]).td.concat("row", by="n").td.batches(1, window={"row": 2}),
+         lambda: [windows(numbered([0, 0, 1, 1]).td.concat("row", by="n"), "row", **option)
+             for option in ({"within": "episode"}, {"gaps": False})] == [2, 3]),
     Case("TensorDict(...) makes one of a dict",
          lambda: xtd.to_dataset({"a": torch.zeros(3)}), lambda: xtd.to_dataset(TensorDict({"a": torch.zeros(3)}))["a"].shape == (3,)),
     Case("ds.td.to_zarr writes to URLs",

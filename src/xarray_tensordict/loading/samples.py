@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -245,7 +245,7 @@ def samples_of(
     window: Mapping[str, int] | None = None,
     stride: int | Mapping[str, int] = 1,
     within: str | Key | None = None,
-    gaps: str | Key | Mapping[str, Any] | None = None,
+    gaps: str | Key | Mapping[str, Any] | Literal[False] | None = None,
 ) -> Samples:
     """The samples of a Dataset, whose batch is that :func:`for_windows`; `within` and `gaps` are read.
 
@@ -271,6 +271,7 @@ def samples_of(
     windowed = [place for place, dim in enumerate(dims) if dim in widths]
     first, last = windowed[0], windowed[-1]
     sizes = _checked_rows(ds, inference.batch_size[: last + 1], dims)
+    gaps = None if gaps is False else gaps
     windows = _cut_windows(ds, dims[: first + 1], sizes[: first + 1], widths, strides, within, gaps)
     sides = tuple(_side(dims[place], sizes[place], widths, strides) for place in range(first + 1, last + 1))
     return Samples(sizes, dims[first], windows, sides)
@@ -356,7 +357,7 @@ def labels(
     """The label of each row, such as its episode: numbers for objects, the same for all that are missing (None, NaN, NA)."""
     name: str = entry_name(label)
     variable = _column(ds, option, name, dims)
-    values = None if variable.dtype.kind == "b" else _read(variable, name, dims, sizes)
+    values = None if variable.dtype.kind == "b" else read_column(variable, name, dims, sizes)
     if values is None or _are_flags(values):
         ones = [dim for dim in ds.variables[name].dims if dim not in variable.dims]
         squeezed = f".squeeze({ones!r})" if ones else ""
@@ -389,11 +390,16 @@ def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ..
     gaps = entry_name(gaps)
     if not isinstance(gaps, str) and (not isinstance(gaps, Mapping) or len(gaps) != 1):
         raise ValueError(
-            f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, got {gaps!r}"
+            f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, or False, got {gaps!r}"
         )
     ((name, most),) = {gaps: None}.items() if isinstance(gaps, str) else gaps.items()
     name = entry_name(name)
-    values = _read(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table)
+    values = rising(read_column(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table), name)
+    return rows_behind_gaps(values, None if most is None else _most(most, name, values.dtype))
+
+
+def rising(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Values as :func:`rows_behind_gaps` takes them."""
     if values.dtype.kind == "O" and values.size:
         with suppress(TypeError, ValueError):  # dates of another calendar have differences
             values = (values - values.flat[0]).astype("m8[us]")
@@ -401,8 +407,7 @@ def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ..
         raise TypeError(
             f"gaps: {name!r} has dtype {values.dtype}; expected numbers or times, which rise from row to row"
         )
-    values = values.astype({"i": "i8", "u": "i8", "f": "f8"}.get(values.dtype.kind, values.dtype))
-    return rows_behind_gaps(values, None if most is None else _most(most, name, values.dtype))
+    return values.astype({"i": "i8", "u": "i8", "f": "f8"}.get(values.dtype.kind, values.dtype))
 
 
 def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
@@ -440,7 +445,9 @@ def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr
     return variable
 
 
-def _read(variable: xr.Variable, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def read_column(
+    variable: xr.Variable, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
     """The values of a column for each row of the table."""
     (values,) = read_variables([variable], [name])
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]
