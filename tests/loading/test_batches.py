@@ -599,6 +599,24 @@ def test_two_episodes_of_the_numbers_0_and_1_are_no_flags(episode):
     assert len(grid.td.batches(1, window={"time": 3}, within="episode")) in (2, 4, 8)
 
 
+@pytest.mark.parametrize(
+    ("dims", "window", "size"),
+    [
+        (["init", "member"], None, [2, 5]),
+        (["init", "member"], {"init": 3}, [2, 3, 5]),
+        (["init", "member"], {"member": 3}, [2, 3]),
+        (["init", "member", "lat"], {"init": 3}, [2, 3, 5, 4]),
+        (["init", "member", "lat"], {"init": 3, "member": 2}, [2, 3, 2, 4]),
+        (["init", "member"], {"init": 3, "lat": 2}, [2, 3, 2, 5]),
+    ],
+)
+def test_the_repr_shows_the_size_of_a_batch_with_all_batch_dims(dims, window, size):
+    ds = xr.Dataset({"x": (("init", "member", "lat", "lon"), np.zeros((6, 5, 4, 3)))}).td.set_batch_dims(dims)
+    batches = ds.td.batches(2, window=window)
+    assert f"{len(batches)} batches of {size}," in repr(batches)
+    assert list(next(iter(batches)).batch_size) == size
+
+
 def test_the_default_buffer_is_that_of_torch():
     assert order.BUFFER_ROWS == 10_000
     batches = numbered(20_000).td.batches(10, shuffle=True, seed=0)

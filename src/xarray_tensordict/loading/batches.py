@@ -374,7 +374,7 @@ class Batches:
 
     def __repr__(self) -> str:
         options, samples = self.options, self._samples
-        lines = [f"{len(self)} batches of {list(samples.shape(options.batch_size))}, {samples}"]
+        lines = [f"{len(self)} batches of {[*samples.shape(options.batch_size), *samples.rest]}, {samples}"]
         if options.shuffle == "full":
             lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
         elif options.shuffle:

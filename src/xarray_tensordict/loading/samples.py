@@ -157,12 +157,15 @@ class Samples:
         None where a sample is a single row.
     sides
         The dims behind `dim`, where windows run along several.
+    rest
+        The sizes of the batch dims behind, which each sample has whole.
     """
 
     sizes: tuple[int, ...]
     dim: str
     windows: Windows | None = None
     sides: tuple[Side, ...] = ()
+    rest: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return math.prod(self.sizes) if self.windows is None else len(self.windows) * self.patches
@@ -265,7 +268,7 @@ def samples_of(
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
             raise ValueError(f"stride=, within= and gaps= are for windows: pass their length, {example}")
-        return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0])
+        return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0], rest=inference.batch_size[1:])
     widths = {dim: whole_number(width, f"window of {dim!r}", 1) for dim, width in window.items()}
     strides = _strides(stride, widths)
     windowed = [place for place, dim in enumerate(dims) if dim in widths]
@@ -274,7 +277,7 @@ def samples_of(
     gaps = None if gaps is False else gaps
     windows = _cut_windows(ds, dims[: first + 1], sizes[: first + 1], widths, strides, within, gaps)
     sides = tuple(_side(dims[place], sizes[place], widths, strides) for place in range(first + 1, last + 1))
-    return Samples(sizes, dims[first], windows, sides)
+    return Samples(sizes, dims[first], windows, sides, inference.batch_size[last + 1 :])
 
 
 def _cut_windows(
