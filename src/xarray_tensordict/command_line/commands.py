@@ -224,8 +224,12 @@ def convert(
 
 def _open(source: Any, engine_keywords: Mapping[str, Any]) -> Any:
     """A Dataset, or a DataTree where a flat one does not show all groups."""
-    opened = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        opened = xr.open_dataset(source, engine="tensordict", chunks={}, **engine_keywords)
     if not opening_notes(opened).get("hidden_groups"):
+        for each in caught:  # of a Dataset that is not used, the groups that it does not show
+            warnings.warn(each.message, each.category, stacklevel=2)
         return opened
     opened.close()
     return xr.open_datatree(source, engine="tensordict", chunks={}, **engine_keywords)
