@@ -747,6 +747,10 @@ def windows(ds: xr.Dataset, dim: str, **options: Any) -> int:
     return len(made[0])
 
 
+def demos() -> xr.DataTree:
+    return xr.DataTree.from_dict({f"data/{n}": xr.Dataset({"x": ("time", np.zeros(2 + n))}) for n in range(2)})
+
+
 def number_flags() -> bool:
     """The line of the message is run."""
     ds = numbered([False, True] * 2)
@@ -1288,6 +1292,10 @@ FURTHER = [
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
     Case("; number them first: ends = ds[",
          lambda: numbered([False, True] * 2).td.batches(1, window={"time": 2}, within="n"), number_flags),
+    Case(", which a Dataset has: ",
+         lambda: demos().td.batches(2), lambda: len(demos()["data/0"].td.to_dataset().td.batches(2)) == 1),
+    Case(" of all episodes beside it",
+         lambda: demos().td.split({"a": 0.5}), lambda: len(demos()["data"].td.concat("time").td.split({"a": 0.5}, by="episode")) == 1),
     Case("does not rise by its usual step",
          lambda: weather().isel(time=[0, 1, 2, 5]).td.batches(1, window={"time": 2}),
          lambda: [windows(weather().isel(time=[0, 1, 2, 5]), "time", gaps=gaps) for gaps in ("time", False)] == [2, 3]),
