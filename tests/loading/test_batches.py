@@ -552,7 +552,12 @@ def test_an_iterator_that_has_ended_stays_so():
         ({"within": "episode"}, ValueError, "pass their length"),
         ({"gaps": "n"}, ValueError, "pass their length, window="),
         ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
-        ({"window": {"time": 2}, "within": ["done"]}, ValueError, "there is no variable \\['done'\\]"),
+        (
+            {"window": {"time": 2}, "within": ["done"]},
+            TypeError,
+            "within: expected the name of one variable.* got \\['done'\\]",
+        ),
+        ({"window": {"time": 2}, "gaps": {("done", "x"): 1}}, ValueError, "there is no variable 'done/x'"),
         ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
         ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),
         ({"exclude": ["nobody"]}, ValueError, "there is no variable or group 'nobody'"),

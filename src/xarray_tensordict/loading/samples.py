@@ -434,8 +434,12 @@ def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
 
 def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr.Variable:
     """A variable of one value for each row; torchrl's columns have the shape [time, 1]."""
-    if not isinstance(name, Hashable) or name not in ds.variables:
-        raise ValueError(f"{option}: there is no variable {name!r}; there are: {sorted(map(str, ds.variables))}")
+    if not isinstance(name, Hashable):
+        raise TypeError(
+            f"{option}: expected the name of one variable, such as 'episode' or ('next', 'done'), got {name!r}"
+        )
+    if name not in ds.variables:
+        raise ValueError(f"{option}: there is no variable {name!r}; {there_are(name, ds.variables)}")
     variable = ds.variables[name]
     ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
     variable = variable.isel(dict.fromkeys(ones, 0))
