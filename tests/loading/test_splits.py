@@ -1,6 +1,7 @@
 """``ds.td.split``: parts that share no chunk, no episode and no time, as lazy Datasets."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -133,3 +134,30 @@ def test_what_makes_no_parts_is_refused(parts, options, error, message):
 def test_without_a_batch_dim_there_is_nothing_to_split():
     with pytest.raises(ValueError, match="there is no batch dim to split along"):
         xr.Dataset({"x": ((), 1.0)}).td.split(SHARES)
+
+
+@pytest.mark.parametrize("field", ["year", "season", "dayofyear"])
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+@pytest.mark.parametrize("name", ["time", "when"])
+def test_a_part_of_times_that_is_no_variable_yet_is_made_as_the_message_says(field, calendar, name):
+    times = xr.date_range("2020-01-01", periods=1200, freq="D", calendar=calendar, use_cftime=calendar != "standard")
+    ds = xr.Dataset({"x": (("member", "time"), np.zeros((3, 1200)))}, {"time": times}).td.set_batch_dims(
+        "member", "time"
+    )
+    ds = ds if name == "time" else ds.rename_vars(time="when")
+    with pytest.raises(ValueError, match=f"by: there is no variable {field!r}; there are: ") as raised:
+        ds.td.split({"a": 0.5, "b": 0.5}, by=field)
+    line = f"ds = ds.assign_coords({field}=ds[{name!r}].dt.{field})"
+    assert str(raised.value).endswith(f". Add it: {line}")
+    with pytest.raises(ValueError, match=re.escape(line)):
+        ds.td.batches(2, window={"time": 2}, within=field)
+    exec(line, found := {"ds": ds})
+    parts = found["ds"].td.split({"a": 0.5, "b": 0.5}, by=field)
+    assert not {*parts["a"][field].values} & {*parts["b"][field].values}
+
+
+def test_without_times_nothing_is_made_of_them():
+    for ds in (numbered(6), numbered(6).assign_coords(lat=("f", np.zeros(1, "M8[ns]")))):
+        with pytest.raises(ValueError, match="there is no variable 'year'") as raised:
+            ds.td.split({"a": 0.5, "b": 0.5}, by="year")
+        assert "Add it" not in str(raised.value)

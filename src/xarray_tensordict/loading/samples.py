@@ -23,6 +23,8 @@ from .order import Ints
 
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
+_PARTS_OF_TIMES = ("year", "month", "season", "day", "dayofyear", "hour", "minute", "second")
+
 MOST_ROWS = 2**40
 """More rows than this are refused: the numbers of all take 8 TiB."""
 
@@ -439,7 +441,9 @@ def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr
             f"{option}: expected the name of one variable, such as 'episode' or ('next', 'done'), got {name!r}"
         )
     if name not in ds.variables:
-        raise ValueError(f"{option}: there is no variable {name!r}; {there_are(name, ds.variables)}")
+        raise ValueError(
+            f"{option}: there is no variable {name!r}; {there_are(name, ds.variables)}{_of_times(ds, name, dims)}"
+        )
     variable = ds.variables[name]
     ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
     variable = variable.isel(dict.fromkeys(ones, 0))
@@ -450,6 +454,15 @@ def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr
             f"ds.td.set_batch_dims(...) chooses"
         )
     return variable
+
+
+def _of_times(ds: xr.Dataset, field: Hashable, dims: tuple[str, ...]) -> str:
+    """How to make a variable of a part of times along one of some dims, as the end of a message."""
+    for name, coord in ds.coords.items():
+        is_time = coord.dtype.kind == "M" or isinstance(getattr(ds.xindexes.get(name), "index", None), xr.CFTimeIndex)
+        if field in _PARTS_OF_TIMES and is_time and coord.ndim == 1 and coord.dims[0] in dims:
+            return f". Add it: ds = ds.assign_coords({field}=ds[{str(name)!r}].dt.{field})"
+    return ""
 
 
 def read_column(
