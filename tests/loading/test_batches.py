@@ -191,6 +191,7 @@ def test_a_device_is_where_batches_are():
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*has no rows")
 @settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 60),
@@ -572,11 +573,20 @@ def test_what_makes_no_sense_is_refused_in_words(options, error, message):
 
 
 def test_there_may_be_no_rows():
+    says = "'time' has no rows, so no batch holds a value"
     for shuffle in (False, True, "full"):
-        batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
+        with pytest.warns(UserWarning, match=says) as told:
+            batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
+        assert len(told) == 1
         assert len(batches) == 0
         assert list(batches) == []
-    assert list(numbered(0).td.batches(2, window={"time": 4})) == []
+    with pytest.warns(UserWarning, match=says):
+        assert list(numbered(0).td.batches(2, window={"time": 4})) == []
+    with pytest.warns(UserWarning, match=says):
+        assert len(numbered(0).td.to_torch_dataset()) == 0
+    wide = xr.Dataset({"x": (("time", "member"), np.zeros((3, 0)))}).td.set_batch_dims("time", "member")
+    with pytest.warns(UserWarning, match="'member' has no rows"):
+        assert next(iter(wide.td.batches(2))).batch_size == (2, 0)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "i8", "u1", "f4"])

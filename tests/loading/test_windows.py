@@ -15,6 +15,7 @@ from persistent_samples import grid_ds, grid_of
 from xarray_tensordict.testing import assert_same_tensordict
 
 
+@pytest.mark.filterwarnings("ignore:.*has no rows")
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(2, 4), max_size=30),
@@ -176,6 +177,7 @@ def test_within_may_be_text_or_a_lazy_variable(tmp_path):
             assert [batch["n"].tolist() for batch in batches] == [[[0, 1], [2, 3], [4, 5]]]
 
 
+@pytest.mark.filterwarnings("ignore:.*has no rows")
 @pytest.mark.parametrize("method", ["batches", "to_torch_dataset"])
 def test_a_window_longer_than_every_episode_is_refused_with_the_longest_one(method):
     ds = numbered(10, episode=[0, 0, 0, 0, 1, 1, 2, 2, 2, 2])

@@ -19,6 +19,7 @@ from ..core.naming import there_are
 from ..dataset.describe import hidden_text
 from ..dataset.records import infer_dataset, opening_notes
 from ..tensors.reading import read_variables
+from ..warnings import warn
 from .order import Ints
 
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -266,6 +267,12 @@ def samples_of(
         hidden = hidden_text(notes.get("hidden_groups", {}), notes.get("episodes_in"))
         advice = f"Not shown: {hidden}" if hidden else "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)"
         raise ValueError(f"there is no batch dim to make batches along: {inference.reason}. {advice}")
+    if 0 in inference.batch_size:
+        dim = dims[inference.batch_size.index(0)]
+        warn(
+            f"{dim!r} has no rows, so no batch holds a value: the selection that gave the Dataset found none",
+            UserWarning,
+        )
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
