@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -135,6 +136,25 @@ def test_an_array_says_where_its_tensordict_is(ds):
     with pytest.raises(AttributeError, match=r"'to_tensordict': .*da\.to_dataset\(name='x'\)\.td"):
         ds["obs"].td.to_tensordict()
     assert keys(ds["obs"].to_dataset(name="x").td.to_tensordict()) == ["time", "x"]
+
+
+@pytest.mark.parametrize("name", ["batches", "split", "to_torch_dataset", "set_batch_dims", "to_persistent", "batched"])
+def test_a_tree_says_which_dataset_has_what_it_lacks(name):
+    call = name if name == "batched" else f"{name}(...)"
+    demos = {f"data/demo_{n}/obs": xr.Dataset({"eef": (("time", "f"), np.ones((n + 2, 3)))}) for n in range(2)}
+    tree = xr.DataTree.from_dict(demos)
+    one = f"which a Dataset has: dt['data/demo_0'].td.to_dataset().td.{call} is of this group"
+    with pytest.raises(AttributeError, match=re.escape(one)):
+        getattr(tree.td, name)
+    rows = xr.DataTree.from_dict({"/a": xr.Dataset({"x": ("time", [1, 2])}), "/b": xr.Dataset({"x": ("time", [1])})})
+    with pytest.raises(AttributeError, match=re.escape(f", dt.td.concat('time').td.{call} of all episodes beside it")):
+        getattr(rows.td, name)
+    with pytest.raises(AttributeError, match=re.escape(f": dt.td.to_dataset().td.{call} is of this")):
+        getattr(rows["a"].td, name)
+    assert hasattr(rows["a"].td.to_dataset().td, name)
+    assert hasattr(rows.td.concat("time").td, name)
+    with pytest.raises(AttributeError, match=r"has no 'nothing'$"):
+        _ = tree.td.nothing
 
 
 def test_the_types_of_results_are_written_down():

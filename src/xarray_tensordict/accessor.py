@@ -368,6 +368,23 @@ class DataTreeAccessor(Conversions):
         self._dt = self._written = dt
         self._answer = Answer()
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(DatasetAccessor, name):
+            raise AttributeError(f"td of a DataTree has no {name!r}")
+        groups = [key for key, batch in self.infer().groups.items() if batch.sizes]
+        group, call = (
+            groups[0] if groups else (),
+            f".td.{name}{'(...)' if callable(getattr(DatasetAccessor, name)) else ''}",
+        )
+        one = f"dt[{'/'.join(group)!r}]" if group else "dt"
+        text = (
+            f"dt.td has no {name!r}, which a Dataset has: {one}.td.to_dataset(){call} is of this group and those in it"
+        )
+        if len([key for key in groups if group and key[:-1] == group[:-1]]) > 1:
+            above = f"dt[{'/'.join(group[:-1])!r}]" if group[1:] else "dt"
+            text += f", {above}.td.concat('time'){call} of all episodes beside it"
+        raise AttributeError(text)
+
     def infer(self) -> Inference:
         """The decision about the batch of each node."""
         from .dataset.trees import describe, infer

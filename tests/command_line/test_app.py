@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from importlib import metadata
 
 import h5py
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from tensordict import TensorDict
 
 import xarray_tensordict
+from xarray_tensordict import LeftOutWarning
 from xarray_tensordict.command_line.app import main
 from xarray_tensordict.testing import assert_same_tensordict
 
@@ -153,6 +155,28 @@ def test_convert_keeps_ragged_groups(demos, tmp_path):
     tree = xr.open_datatree(tmp_path / "demos.zarr", engine="tensordict")
     assert [tree[f"data/demo_{n}"].td.batch_size for n in range(3)] == [(4,), (6,), (5,)]
     np.testing.assert_array_equal(tree["data/demo_2/obs/eef"], np.full((5, 3), 2, "f4"))
+
+
+@pytest.mark.parametrize("options", [[], ["--to", "memmap"], ["--exclude", "data/demo_1/actions"]], ids=" ".join)
+def test_convert_warns_of_what_is_lost_alone(demos, tmp_path, options):
+    with h5py.File(demos, "a") as file:
+        file["mask/train"] = np.array([b"demo_0", b"demo_1"])
+    run("convert", str(demos), str(tmp_path / "out.zarr"), *options)  # a warning is an error in tests
+    with h5py.File(demos, "a") as file:
+        file["opaque"] = np.zeros(3, "V5")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run("convert", str(demos), str(tmp_path / "out.zarr"), "--overwrite", *options)
+    texts = [str(each.message) for each in caught]
+    assert texts
+    assert all("opaque" in text and "groups with a batch of their own" not in text for text in texts)
+
+
+def test_convert_warns_of_what_a_flat_store_loses(tmp_path):
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["x"], file["opaque"] = np.zeros((6, 2)), np.zeros(6, "V5")
+    with pytest.warns(LeftOutWarning, match="opaque"):
+        run("convert", str(tmp_path / "flat.h5"), str(tmp_path / "flat.zarr"))
 
 
 def test_annotate_makes_a_store_of_another_tool_open_in_plain_xarray(tmp_path):

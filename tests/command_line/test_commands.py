@@ -3,10 +3,14 @@
 import json
 import shlex
 
+import h5py
 import numpy as np
 import pytest
+import torch
 import xarray as xr
+import zarr
 from click.testing import CliRunner
+from tensordict import TensorDict
 
 from xarray_tensordict.command_line.app import main
 from xarray_tensordict.command_line.commands import Bench
@@ -45,6 +49,54 @@ def test_each_kind_of_epoch_reads_the_rows_that_there_was_time_for(stores, name)
     assert list(found["runs"]) == ["in order", "shuffled", "second epoch, kept chunks", *KINDS[name]]
     assert (found["rows"], found["total"], found["notes"]) == (100, 600, [])  # there was time for one batch
     assert {stats["samples"] for stats in found["runs"].values()} == {100}
+
+
+ARRAYS = {"observations": (90, 17), "actions": (90, 6), "rewards": (90,), "terminals": (90,)}
+
+
+@pytest.fixture(scope="module")
+def nameless(tmp_path_factory):
+    """Stores of other people, whose axes have no names."""
+    folder = tmp_path_factory.mktemp("nameless")
+    with h5py.File(folder / "d4rl.h5", "w") as file:
+        for group in ("", "train/", "a/b/"):
+            for name, shape in ARRAYS.items():
+                file[group + name] = np.ones(shape, "f4")
+    for version in (2, 3):
+        root = zarr.open_group(folder / f"zarr{version}", mode="w", zarr_format=version)
+        for name, shape in ARRAYS.items():
+            root.create_array(name, data=np.ones(shape, "f4"))
+    td = TensorDict({name: torch.ones(shape) for name, shape in ARRAYS.items()}, [90])
+    td.memmap(folder / "memmap")
+    wide = TensorDict({"obs": torch.ones(90, 4, 17), "next": {"reward": torch.ones(90, 4, 1)}}, [90, 4])
+    wide.to_h5(folder / "wide.h5").close()
+    wide.memmap(folder / "wide")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["d4rl.h5"],
+        ["d4rl.h5", "--group", "train"],
+        ["d4rl.h5", "--group", "a/b", "--batch-dims", "1"],
+        ["d4rl.h5", "--batch-dims", "step"],
+        ["zarr2"],
+        ["zarr3"],
+        ["zarr3", "--batch-dims", "step"],
+        ["memmap"],
+        ["wide.h5"],
+        ["wide"],
+    ],
+    ids=" ".join,
+)
+def test_stores_without_names_of_dims_are_copied_and_read_as_others(nameless, arguments):
+    store, *more = arguments
+    found = json.loads(run(nameless / store, *more, "--seconds", 1e-9, "--batch-size", 50, "--json"))
+    copies = [name for name in found["runs"] if name.startswith("--")]
+    assert len(copies) == (1 if store in ("memmap", "wide") else 2)
+    assert {stats["samples"] for stats in found["runs"].values()} == {50}
+    assert (found["total"], found["notes"]) == (90, [])
 
 
 def test_the_table_fits_into_80_columns_and_names_the_store(stores):

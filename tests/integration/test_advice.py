@@ -760,10 +760,21 @@ def d4rl() -> xr.Dataset:
     )
 
 
+def windows(ds: xr.Dataset, dim: str, **options: Any) -> int:
+    """How many of two rows there are; nothing is warned of."""
+    made: list[Any] = []
+    assert quiet(lambda: made.append(ds.td.batches(1, window={dim: 2}, **options)))
+    return len(made[0])
+
+
+def demos() -> xr.DataTree:
+    return xr.DataTree.from_dict({f"data/{n}": xr.Dataset({"x": ("time", np.zeros(2 + n))}) for n in range(2)})
+
+
 def number_flags(ds: xr.Dataset, flags: str) -> list[int]:
     """The line of the message is run; the numbers of the episodes."""
     text = messages_of(lambda: ds.td.batches(1, window={"time": 2}, within=flags))
-    (line,) = re.findall("ds = ds.td.concat.*?[)]", text)
+    (line,) = re.findall("ds = ds.*td.concat.*?[)]", text)
     exec(line, found := {"ds": ds})
     assert len(found["ds"].td.batches(1, window={found["ds"]["episode"].dims[0]: 1}, within="episode"))
     return found["ds"]["episode"].values.tolist()
@@ -1323,8 +1334,22 @@ FURTHER = [
          lambda: numbered([0, 1, 0]).sortby("n").td.concat("row", by="n")["episode"].values.tolist() == [0, 0, 1]),
     Case("; number them first, along ",
          lambda: d4rl().td.batches(1, window={"time": 2}, within="terminals"),
-         lambda: number_flags(d4rl(), "terminals") == [0, 0, 1, 1, 2, 2]
+         lambda: number_flags(d4rl(), "terminals") == number_flags(d4rl().astype(int), "terminals") == [0, 0, 1, 1, 2, 2]
              and number_flags(grid().td.set_batch_dims("env", "time"), "next/done")[-1] == 5),
+    Case(". Add it: ds = ds.assign_coords(",
+         lambda: weather().td.split({"a": 0.5}, by="day"),
+         lambda: len(weather().assign_coords(day=weather()["time"].dt.day).td.split({"a": 0.5}, by="day")) == 1),
+    Case(", which a Dataset has: ",
+         lambda: demos().td.batches(2), lambda: len(demos()["data/0"].td.to_dataset().td.batches(2)) == 1),
+    Case(" of all episodes beside it",
+         lambda: demos().td.split({"a": 0.5}), lambda: len(demos()["data"].td.concat("time").td.split({"a": 0.5}, by="episode")) == 1),
+    Case("does not rise by its usual step",
+         lambda: weather().isel(time=[0, 1, 2, 5]).td.batches(1, window={"time": 2}),
+         lambda: [windows(weather().isel(time=[0, 1, 2, 5]), "time", gaps=gaps) for gaps in ("time", False)] == [2, 3]),
+    Case("go on from one episode into the next, as ",
+         lambda: numbered([0, 0, 1, 1]).td.concat("row", by="n").td.batches(1, window={"row": 2}),
+         lambda: [windows(numbered([0, 0, 1, 1]).td.concat("row", by="n"), "row", **option)
+             for option in ({"within": "episode"}, {"gaps": False})] == [2, 3]),
     Case("TensorDict(...) makes one of a dict",
          lambda: xtd.to_dataset({"a": torch.zeros(3)}), lambda: xtd.to_dataset(TensorDict({"a": torch.zeros(3)}))["a"].shape == (3,)),
     Case("ds.td.to_zarr writes to URLs",
@@ -1417,6 +1442,7 @@ OTHER_VERSION = "it needs another version of a library than the one that is inst
 MISSING = "it needs a program or a package that is not among those of the tests"
 NO_ADVICE = "it is no message, or a part of one that advises nothing"
 EXEMPT = {
+    "].astype(bool)})": "a part of the message that numbers flags",
     "see ds.td.unbatched)": NO_ADVICE,
     "…; ds.td works on a Dataset from any engine": NO_ADVICE,
     "ds.td.concat('row'). By hand": NO_ADVICE,

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import re
 import threading
 import time
 import warnings
@@ -191,6 +192,7 @@ def test_a_device_is_where_batches_are():
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*has no rows")
 @settings(max_examples=12, deadline=None)
 @given(
     st.integers(0, 60),
@@ -552,7 +554,12 @@ def test_an_iterator_that_has_ended_stays_so():
         ({"within": "episode"}, ValueError, "pass their length"),
         ({"gaps": "n"}, ValueError, "pass their length, window="),
         ({"window": {"time": 2}, "within": "nobody"}, ValueError, "there is no variable 'nobody'"),
-        ({"window": {"time": 2}, "within": ["done"]}, ValueError, "there is no variable \\['done'\\]"),
+        (
+            {"window": {"time": 2}, "within": ["done"]},
+            TypeError,
+            "within: expected the name of one variable.* got \\['done'\\]",
+        ),
+        ({"window": {"time": 2}, "gaps": {("done", "x"): 1}}, ValueError, "there is no variable 'done/x'"),
         ({"window": {"time": 2}, "within": "x"}, ValueError, "found the dims \\['time', 'f'\\]"),
         ({"window": {"time": 2}, "within": "done"}, ValueError, "holds flags"),
         ({"exclude": ["nobody"]}, ValueError, "there is no variable or group 'nobody'"),
@@ -567,19 +574,64 @@ def test_what_makes_no_sense_is_refused_in_words(options, error, message):
 
 
 def test_there_may_be_no_rows():
+    says = "'time' has no rows, so no batch holds a value"
     for shuffle in (False, True, "full"):
-        batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
+        with pytest.warns(UserWarning, match=says) as told:
+            batches = numbered(0).td.batches(3, shuffle=shuffle, seed=0, world_size=2)
+        assert len(told) == 1
         assert len(batches) == 0
         assert list(batches) == []
-    assert list(numbered(0).td.batches(2, window={"time": 4})) == []
+    with pytest.warns(UserWarning, match=says):
+        assert list(numbered(0).td.batches(2, window={"time": 4})) == []
+    with pytest.warns(UserWarning, match=says):
+        assert len(numbered(0).td.to_torch_dataset()) == 0
+    wide = xr.Dataset({"x": (("time", "member"), np.zeros((3, 0)))}).td.set_batch_dims("time", "member")
+    with pytest.warns(UserWarning, match="'member' has no rows"):
+        assert next(iter(wide.td.batches(2))).batch_size == (2, 0)
 
 
-def test_the_order_of_flags_to_episodes_works_as_the_message_says():
-    ds = numbered(6, done=[False, True, False, False, True, False])
-    ends = ds["done"].astype(int)
-    ds = ds.assign_coords(episode=ends.cumsum("time") - ends)
-    (batch,) = ds.td.batches(9, window={"time": 2}, within="episode")
+@pytest.mark.parametrize("dtype", ["bool", "i8", "u1", "f4"])
+def test_flags_are_no_episodes_and_become_some_as_the_message_says(dtype):
+    ds = numbered(6, done=np.array([0, 1, 0, 0, 1, 0], dtype))
+    for refused in (
+        lambda: ds.td.batches(9, window={"time": 2}, within="done"),
+        lambda: ds.td.to_torch_dataset(window={"time": 2}, within="done"),
+        lambda: ds.td.split({"a": 0.5, "b": 0.5}, by="done"),
+    ):
+        with pytest.raises(ValueError, match=r"'done' holds flags.* number them first, along ") as raised:
+            refused()
+    (line,) = re.findall("ds = ds.*td.concat.*?[)]", str(raised.value))
+    exec(line, found := {"ds": ds})
+    (batch,) = found["ds"].td.batches(9, window={"time": 2}, within="episode")
     assert batch["n"].tolist() == [[0, 1], [2, 3], [3, 4]]
+
+
+@pytest.mark.parametrize("episode", [[0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0] * 6, [2, 2, 2, 3, 3, 2]])
+def test_two_episodes_of_the_numbers_0_and_1_are_no_flags(episode):
+    ds = numbered(6, episode=episode)
+    assert len(ds.td.batches(1, window={"time": 3}, within="episode")) in (1, 2, 4)
+    grid = xr.concat([ds, ds], "env", data_vars="all", coords="different", compat="equals").td.set_batch_dims(
+        "env", "time"
+    )
+    assert len(grid.td.batches(1, window={"time": 3}, within="episode")) in (2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("dims", "window", "size"),
+    [
+        (["init", "member"], None, [2, 5]),
+        (["init", "member"], {"init": 3}, [2, 3, 5]),
+        (["init", "member"], {"member": 3}, [2, 3]),
+        (["init", "member", "lat"], {"init": 3}, [2, 3, 5, 4]),
+        (["init", "member", "lat"], {"init": 3, "member": 2}, [2, 3, 2, 4]),
+        (["init", "member"], {"init": 3, "lat": 2}, [2, 3, 2, 5]),
+    ],
+)
+def test_the_repr_shows_the_size_of_a_batch_with_all_batch_dims(dims, window, size):
+    ds = xr.Dataset({"x": (("init", "member", "lat", "lon"), np.zeros((6, 5, 4, 3)))}).td.set_batch_dims(dims)
+    batches = ds.td.batches(2, window=window)
+    assert f"{len(batches)} batches of {size}," in repr(batches)
+    assert list(next(iter(batches)).batch_size) == size
 
 
 def test_the_default_buffer_is_that_of_torch():

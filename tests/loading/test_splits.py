@@ -1,6 +1,7 @@
 """``ds.td.split``: parts that share no chunk, no episode and no time, as lazy Datasets."""
 
 import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -142,3 +143,30 @@ def test_the_dim_that_could_be_the_batch_is_named_where_there_is_none():
         with pytest.raises(ValueError, match=r"there is no batch dim .* pass batch_dims='time' to take it"):
             use()
     assert len(ds.td.batches(2, batch_dims="time")) == 5
+
+
+@pytest.mark.parametrize("field", ["year", "season", "dayofyear"])
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+@pytest.mark.parametrize("name", ["time", "when"])
+def test_a_part_of_times_that_is_no_variable_yet_is_made_as_the_message_says(field, calendar, name):
+    times = xr.date_range("2020-01-01", periods=1200, freq="D", calendar=calendar, use_cftime=calendar != "standard")
+    ds = xr.Dataset({"x": (("member", "time"), np.zeros((3, 1200)))}, {"time": times}).td.set_batch_dims(
+        "member", "time"
+    )
+    ds = ds if name == "time" else ds.rename_vars(time="when")
+    with pytest.raises(ValueError, match=f"by: there is no variable {field!r}; there are: ") as raised:
+        ds.td.split({"a": 0.5, "b": 0.5}, by=field)
+    line = f"ds = ds.assign_coords({field}=ds[{name!r}].dt.{field})"
+    assert str(raised.value).endswith(f". Add it: {line}")
+    with pytest.raises(ValueError, match=re.escape(line)):
+        ds.td.batches(2, window={"time": 2}, within=field)
+    exec(line, found := {"ds": ds})
+    parts = found["ds"].td.split({"a": 0.5, "b": 0.5}, by=field)
+    assert not {*parts["a"][field].values} & {*parts["b"][field].values}
+
+
+def test_without_times_nothing_is_made_of_them():
+    for ds in (numbered(6), numbered(6).assign_coords(lat=("f", np.zeros(1, "M8[ns]")))):
+        with pytest.raises(ValueError, match="there is no variable 'year'") as raised:
+            ds.td.split({"a": 0.5, "b": 0.5}, by="year")
+        assert "Add it" not in str(raised.value)

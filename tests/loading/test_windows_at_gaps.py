@@ -191,5 +191,6 @@ def test_what_does_not_say_where_rows_are_missing_is_refused(gaps: Any, error: A
         ds.td.batches(2, window={"time": 2}, gaps=gaps)
 
 
+@pytest.mark.filterwarnings("ignore:.*has no rows")
 def test_a_table_without_rows_has_no_windows() -> None:
     assert len(series().isel(time=slice(0)).td.batches(2, window={"time": 2}, gaps="clock")) == 0

@@ -13,17 +13,7 @@ from zarr.codecs import BloscCodec, ShardingCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core import codec_pipeline
 
-from .zarr import copied_plainly, layers_of
-
-_PIPELINE = "codec_pipeline.path"
-_CLASSES = ("BatchedCodecPipeline", "FusedCodecPipeline")
-PIPELINES = [f"zarr.core.codec_pipeline.{name}" for name in _CLASSES if hasattr(codec_pipeline, name)]
-"""What decodes chunks in zarr, the default, and, since 3.4, one that needs less processor time."""
-
-
-def is_pipeline_chosen() -> bool:
-    """Whether the user has set what decodes chunks."""
-    return zarr.config.get(_PIPELINE) not in PIPELINES
+from .zarr import IS_FASTER, PIPELINE, PIPELINE_CLASSES, PIPELINES, check_blosc, copied_plainly, layers_of
 
 
 def with_checked_chunks(array: zarr.Array[Any]) -> zarr.Array[Any]:
@@ -34,7 +24,7 @@ def with_checked_chunks(array: zarr.Array[Any]) -> zarr.Array[Any]:
     """
     copied = copied_plainly(array._async_array)
     old: Any = copied.codec_pipeline
-    if type(old).__name__ not in _CLASSES:
+    if type(old).__name__ not in PIPELINE_CLASSES:
         return array
     before, to_bytes, after = old.array_array_codecs, _checked(old.array_bytes_codec), old.bytes_bytes_codecs
     parts = {
@@ -56,7 +46,7 @@ def with_checked_chunks(array: zarr.Array[Any]) -> zarr.Array[Any]:
 
 
 def _is_fast_available() -> bool:
-    return len(PIPELINES) > 1 and bool(zarr.config.get(_PIPELINE) == PIPELINES[0])
+    return IS_FASTER and bool(zarr.config.get(PIPELINE) == PIPELINES[0])
 
 
 _OWN_STORES = ("zarr.storage", "zarr.experimental", "xarray_tensordict.")
@@ -113,13 +103,3 @@ class _Shards(ShardingCodec):
     def codec_pipeline(self) -> Any:
         pipelines: Any = codec_pipeline
         return pipelines.FusedCodecPipeline.from_codecs(self.codecs) if _is_fast_available() else super().codec_pipeline
-
-
-def check_blosc(header: bytes, size: int) -> None:
-    """Raise an OSError for a chunk of blosc that was cut short: blosc believes its header, and reads behind the end.
-
-    Bytes 12 to 15 of the header hold the size of the whole (c-blosc, README_CHUNK_FORMAT).
-    """
-    whole = int.from_bytes(header[12:16], "little")
-    if size < max(whole, 16):
-        raise OSError(f"a chunk was cut short: expected {whole} bytes, found {size}")

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..core.model import Inference, Key, cached_property
 from ..dataset.entries import Names, Unbatched, plan_entries
 from ..formats import counting
 from ..formats.zarr.remote import KEEP_BYTES
+from .crossings import warn_of_crossings
 from .kept import Values
 from .order import (
     HAND_BYTES,
@@ -96,8 +97,8 @@ class BatchIterator(Iterator[TensorDict]):
 class Batches:
     """An iterable over the batches of a Dataset, as often as one likes; made by ``ds.td.batches``.
 
-    Each ``iter()`` starts the next epoch, which with a shuffle has another order. Nothing is read before, except
-    `within`, `gaps`, and times that may not fit into int64 nanoseconds. ``batches[i]`` is batch `i` of the next epoch.
+    Each ``iter()`` starts the next epoch, which with a shuffle has another order. Nothing is read before, except `within`,
+    `gaps`, labels of ``concat``, and times that may not fit into int64 nanoseconds. ``batches[i]`` is batch `i` of the next epoch.
 
     Attributes
     ----------
@@ -373,7 +374,7 @@ class Batches:
 
     def __repr__(self) -> str:
         options, samples = self.options, self._samples
-        lines = [f"{len(self)} batches of {list(samples.shape(options.batch_size))}, {samples}"]
+        lines = [f"{len(self)} batches of {[*samples.shape(options.batch_size), *samples.rest]}, {samples}"]
         if options.shuffle == "full":
             lines.append(f"order: a permutation of all, seed={options.seed}, next epoch {self.epoch}")
         elif options.shuffle:
@@ -442,7 +443,7 @@ def open_rows(
     window: Mapping[str, int] | None = None,
     stride: int | Mapping[str, int] = 1,
     within: str | Key | None = None,
-    gaps: str | Key | Mapping[str, Any] | None = None,
+    gaps: str | Key | Mapping[str, Any] | Literal[False] | None = None,
     coords: bool | Iterable[str] = True,
     unbatched: Unbatched = "drop",
     include: Names | None = None,
@@ -450,9 +451,10 @@ def open_rows(
     keep: int = KEEP_BYTES,
 ) -> tuple[Samples, RowReader]:
     """The samples of a Dataset and what reads them."""
-    inference = for_windows(ds, inference, window)
-    samples = samples_of(ds, inference, window=window, stride=stride, within=within, gaps=gaps)
-    plan = plan_entries(ds, inference, coords=coords, unbatched=unbatched, include=include, exclude=exclude)
+    windowed = for_windows(ds, inference, window)
+    samples = samples_of(ds, windowed, window=window, stride=stride, within=within, gaps=gaps)
+    warn_of_crossings(ds, [str(dim) for dim in inference.batch_dims], samples, within, gaps)
+    plan = plan_entries(ds, windowed, coords=coords, unbatched=unbatched, include=include, exclude=exclude)
     return samples, RowReader(
         plan, samples.sizes, samples.names, unbatched=unbatched, keep=whole_number(keep, "keep", 0)
     )

@@ -26,7 +26,7 @@ class BatchOptions(TypedDict, total=False):
     window: Mapping[str, int] | None
     stride: int | Mapping[str, int]
     within: str | Key | None
-    gaps: str | Key | Mapping[str, Any] | None
+    gaps: str | Key | Mapping[str, Any] | Literal[False] | None
     include: Names | None
     exclude: Names
     coords: bool | Iterable[str]
@@ -60,7 +60,7 @@ class LoadingMethods:
         window: Mapping[str, int] | None = None,
         stride: int | Mapping[str, int] = 1,
         within: str | Key | None = None,
-        gaps: str | Key | Mapping[str, Any] | None = None,
+        gaps: str | Key | Mapping[str, Any] | Literal[False] | None = None,
         batch_dims: BatchDims | None = None,
         include: Names | None = None,
         exclude: Names = (),
@@ -107,7 +107,8 @@ class LoadingMethods:
         gaps
             A variable that rises from row to row, such as a time or the ``step`` of ``concat``. No window goes on where rows are
             missing: where it rises by more than one and a half times its most common step, or does not rise.
-            ``{"time": "2h"}`` or ``{"step": 1}`` give the largest step that is no gap.
+            ``{"time": "2h"}`` or ``{"step": 1}`` give the largest step that is no gap. Without `within` and `gaps`, a warning
+            says where windows go on over missing rows of an index, or into the next ``episode``; ``False`` says that this is meant.
 
         Entries
         -------

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,12 @@ from ..core.naming import there_are
 from ..dataset.describe import hidden_text
 from ..dataset.records import infer_dataset, opening_notes
 from ..tensors.reading import read_variables
+from ..warnings import warn
 from .order import Ints
 
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+
+_PARTS_OF_TIMES = ("year", "month", "season", "day", "dayofyear", "hour", "minute", "second")
 
 MOST_ROWS = 2**40
 """More rows than this are refused: the numbers of all take 8 TiB."""
@@ -157,12 +160,15 @@ class Samples:
         None where a sample is a single row.
     sides
         The dims behind `dim`, where windows run along several.
+    rest
+        The sizes of the batch dims behind, which each sample has whole.
     """
 
     sizes: tuple[int, ...]
     dim: str
     windows: Windows | None = None
     sides: tuple[Side, ...] = ()
+    rest: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return math.prod(self.sizes) if self.windows is None else len(self.windows) * self.patches
@@ -245,7 +251,7 @@ def samples_of(
     window: Mapping[str, int] | None = None,
     stride: int | Mapping[str, int] = 1,
     within: str | Key | None = None,
-    gaps: str | Key | Mapping[str, Any] | None = None,
+    gaps: str | Key | Mapping[str, Any] | Literal[False] | None = None,
 ) -> Samples:
     """The samples of a Dataset, whose batch is that :func:`for_windows`; `within` and `gaps` are read.
 
@@ -261,19 +267,26 @@ def samples_of(
         hidden = hidden_text(notes.get("hidden_groups", {}), notes.get("episodes_in"))
         advice = f"Not shown: {hidden}" if hidden else "Pass batch_dims=..., or set it with ds.td.set_batch_dims(...)"
         raise ValueError(f"there is no batch dim to make batches along: {inference.explained}. {advice}")
+    if 0 in inference.batch_size:
+        dim = dims[inference.batch_size.index(0)]
+        warn(
+            f"{dim!r} has no rows, so no batch holds a value: the selection that gave the Dataset found none",
+            UserWarning,
+        )
     if window is None:
         if within is not None or gaps is not None or stride != 1:
             example = f"window={{{dims[-1]!r}: 8}}"
             raise ValueError(f"stride=, within= and gaps= are for windows: pass their length, {example}")
-        return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0])
+        return Samples(_checked_rows(ds, inference.batch_size[:1], dims), dims[0], rest=inference.batch_size[1:])
     widths = {dim: whole_number(width, f"window of {dim!r}", 1) for dim, width in window.items()}
     strides = _strides(stride, widths)
     windowed = [place for place, dim in enumerate(dims) if dim in widths]
     first, last = windowed[0], windowed[-1]
     sizes = _checked_rows(ds, inference.batch_size[: last + 1], dims)
+    gaps = None if gaps is False else gaps
     windows = _cut_windows(ds, dims[: first + 1], sizes[: first + 1], widths, strides, within, gaps)
     sides = tuple(_side(dims[place], sizes[place], widths, strides) for place in range(first + 1, last + 1))
-    return Samples(sizes, dims[first], windows, sides)
+    return Samples(sizes, dims[first], windows, sides, inference.batch_size[last + 1 :])
 
 
 def _cut_windows(
@@ -356,13 +369,15 @@ def labels(
     """The label of each row, such as its episode: numbers for objects, the same for all that are missing (None, NaN, NA)."""
     name: str = entry_name(label)
     variable = _column(ds, option, name, dims)
-    if variable.dtype.kind == "b":
+    values = None if variable.dtype.kind == "b" else read_column(variable, name, dims, sizes)
+    if values is None or _are_flags(values):
         dim = variable.dims[0] if variable.ndim == 1 else "row"
+        numbers = "" if values is None else " of 0 and 1, where one value comes back behind the other"
+        flagged = "ds" if values is None else f"ds.assign({{{name!r}: ds[{name!r}].astype(bool)}})"
         raise ValueError(
-            f"{option}: {name!r} holds flags, and episodes are runs of equal values; number them first, along {dim!r}: "
-            f"ds = ds.td.concat({dim!r}, by={name!r}) has a coordinate for {option}='episode'"
+            f"{option}: {name!r} holds flags{numbers}, and episodes are runs of equal values; number them first, along {dim!r}: "
+            f"ds = {flagged}.td.concat({dim!r}, by={name!r}) has a coordinate for {option}='episode'"
         )
-    values = _read(variable, name, dims, sizes)
     if values.dtype.kind != "O":
         return values
     try:
@@ -375,16 +390,28 @@ def labels(
     return np.asarray(found).reshape(sizes)
 
 
+def _are_flags(values: np.ndarray[Any, Any]) -> bool:
+    """Whether numbers are all 0 or 1, and a value comes back behind the other one, as no number of an episode does."""
+    if values.dtype.kind not in "iuf" or not ((values == 0) | (values == 1)).all():
+        return False
+    return bool((np.diff(values, axis=-1) != 0).sum(axis=-1).max(initial=0) > 1)
+
+
 def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ...], table: tuple[int, int]) -> Bools:
     """The rows of a table that do not follow the row before."""
     gaps = entry_name(gaps)
     if not isinstance(gaps, str) and (not isinstance(gaps, Mapping) or len(gaps) != 1):
         raise ValueError(
-            f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, got {gaps!r}"
+            f"gaps: expected the name of a variable, or one with its largest step, {{'time': '1h'}}, or False, got {gaps!r}"
         )
     ((name, most),) = {gaps: None}.items() if isinstance(gaps, str) else gaps.items()
     name = entry_name(name)
-    values = _read(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table)
+    values = rising(read_column(_column(ds, "gaps", name, dims), name, dims, sizes).reshape(table), name)
+    return rows_behind_gaps(values, None if most is None else _most(most, name, values.dtype))
+
+
+def rising(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """Values as :func:`rows_behind_gaps` takes them."""
     if values.dtype.kind == "O" and values.size:
         with suppress(TypeError, ValueError):  # dates of another calendar have differences
             values = (values - values.flat[0]).astype("m8[us]")
@@ -392,8 +419,7 @@ def _gaps(ds: xr.Dataset, gaps: Any, dims: tuple[str, ...], sizes: tuple[int, ..
         raise TypeError(
             f"gaps: {name!r} has dtype {values.dtype}; expected numbers or times, which rise from row to row"
         )
-    values = values.astype({"i": "i8", "u": "i8", "f": "f8"}.get(values.dtype.kind, values.dtype))
-    return rows_behind_gaps(values, None if most is None else _most(most, name, values.dtype))
+    return values.astype({"i": "i8", "u": "i8", "f": "f8"}.get(values.dtype.kind, values.dtype))
 
 
 def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
@@ -417,8 +443,14 @@ def _most(given: Any, name: str, dtype: np.dtype[Any]) -> float:
 
 def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr.Variable:
     """A variable of one value for each row; torchrl's columns have the shape [time, 1]."""
-    if not isinstance(name, Hashable) or name not in ds.variables:
-        raise ValueError(f"{option}: there is no variable {name!r}; there are: {sorted(map(str, ds.variables))}")
+    if not isinstance(name, Hashable):
+        raise TypeError(
+            f"{option}: expected the name of one variable, such as 'episode' or ('next', 'done'), got {name!r}"
+        )
+    if name not in ds.variables:
+        raise ValueError(
+            f"{option}: there is no variable {name!r}; {there_are(name, ds.variables)}{_of_times(ds, name, dims)}"
+        )
     variable = ds.variables[name]
     ones = [d for d, size in zip(variable.dims, variable.shape, strict=True) if size == 1 and d not in dims]
     variable = variable.isel(dict.fromkeys(ones, 0))
@@ -431,7 +463,18 @@ def _column(ds: xr.Dataset, option: str, name: Any, dims: tuple[str, ...]) -> xr
     return variable
 
 
-def _read(variable: xr.Variable, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _of_times(ds: xr.Dataset, field: Hashable, dims: tuple[str, ...]) -> str:
+    """How to make a variable of a part of times along one of some dims, as the end of a message."""
+    for name, coord in ds.coords.items():
+        is_time = coord.dtype.kind == "M" or isinstance(getattr(ds.xindexes.get(name), "index", None), xr.CFTimeIndex)
+        if field in _PARTS_OF_TIMES and is_time and coord.ndim == 1 and coord.dims[0] in dims:
+            return f". Add it: ds = ds.assign_coords({field}=ds[{str(name)!r}].dt.{field})"
+    return ""
+
+
+def read_column(
+    variable: xr.Variable, name: str, dims: tuple[str, ...], sizes: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
     """The values of a column for each row of the table."""
     (values,) = read_variables([variable], [name])
     order = [variable.dims.index(dim) for dim in dims if dim in variable.dims]

@@ -92,6 +92,6 @@ def _values(ds: xr.Dataset, by: str, dims: tuple[str, ...]) -> tuple[str, Ints, 
             f"by: expected a variable along one of the batch dims {list(dims)}, and {by!r} has the dims "
             f"{list(ds.variables[by].dims)}; ds.td.concat('row') joins the rows of a table with episodes of its own in each column"
         )
-    values = labels(ds, "by", by, tuple(along) or dims[:1], tuple(ds.sizes[dim] for dim in along))
+    values = labels(ds, "by", by, tuple(along) or dims, tuple(ds.sizes[dim] for dim in along))
     numbers, _ = pd.factorize(values, sort=values.dtype.kind in "iufmM", use_na_sentinel=False)
     return along[0], numbers, f"values of {by!r}"

@@ -18,7 +18,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, MemoryStore
 
 from xarray_tensordict import open_persistent
-from xarray_tensordict._compat.zarr_codecs import PIPELINES
+from xarray_tensordict._compat.zarr import PIPELINES
 
 VALUES = np.random.default_rng(0).random((8, 64))
 """Numbers that blosc cannot compress, which it copies as they are."""

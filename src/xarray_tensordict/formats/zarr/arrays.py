@@ -32,12 +32,13 @@ from ..._compat.zarr import (
     Document,
     array_like,
     array_of,
+    check_blosc,
     folder_of,
     group_of,
     is_local,
+    is_pipeline_chosen,
     read_documents,
 )
-from ..._compat.zarr_codecs import check_blosc, is_pipeline_chosen
 from ...core.metadata import checked, from_json
 from ...core.model import cached_property
 from ...core.values import CODE_DTYPES

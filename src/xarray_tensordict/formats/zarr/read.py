@@ -22,11 +22,14 @@ from zarr.codecs import BytesCodec, VLenBytesCodec, VLenUTF8Codec, ZstdCodec
 
 from ..._compat.xarray import data_of, zarr_variable
 from ..._compat.zarr import (
+    IS_FASTER,
+    codec_names,
     get_bytes,
     is_remote,
     join,
     on_store,
     read_documents,
+    read_together,
     run,
     with_dims,
 )
@@ -57,7 +60,6 @@ from .arrays import ChunkFiles, Guard, ZarrArray, as_raw
 from .documents import CodedArray, Node, NotEnteredError
 from .open import Opened, Tree, is_far, open_node, state_of, unpickles
 from .remote import MERGED, AtOnce
-from .small_arrays import read_together
 from .transaction import incomplete_text
 
 _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
@@ -66,6 +68,10 @@ _DEFAULT_CODECS: dict[str, tuple[Any, ...]] = {
     "compressors": ((ZstdCodec(),),),
 }
 """What every writer chooses by itself."""
+
+
+_CHECKED = frozenset({"blosc", "sharding_indexed"})
+"""Codecs whose chunks are looked at before they are decoded, or may be."""
 
 
 class _NczarrArray(Struct):
@@ -246,7 +252,8 @@ class _GroupReader:
             self._payloads[name] = ValueError(
                 f"it has {size} bytes in a chunk or in all, and what is read while a store is opened may have {LARGEST >> 20} MiB"
             )
-        self._payloads |= zip(requested, read_together(list(requested.values())), strict=True)
+        if requested:
+            self._payloads |= zip(requested, read_together(list(requested.values())), strict=True)
 
     def _settle_scalars(self) -> None:
         """v3 records no dims for a scalar: it counts as raw where all other arrays are."""
@@ -403,7 +410,8 @@ class _GroupReader:
         mask = (is_v2 and mask) if asked is None else asked
         far = is_far(array.store)
         array = on_store(array, AtOnce(array.store)) if far else array
-        shown = with_dims(with_checked_chunks(array), stand_ins)
+        can_differ = IS_FASTER or not _CHECKED.isdisjoint(codec_names(array))
+        shown = with_dims(with_checked_chunks(array) if can_differ else array, stand_ins)
         variable = zarr_variable(self._xarray_store, name, shown, mask=mask)
         attrs = {k: v for k, v in variable.attrs.items() if k not in MARKER_ATTRS}
         encoding = _clean_encoding(dict(variable.encoding), variable.shape, is_v2=is_v2)
