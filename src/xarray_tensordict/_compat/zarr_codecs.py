@@ -103,3 +103,19 @@ class _Shards(ShardingCodec):
     def codec_pipeline(self) -> Any:
         pipelines: Any = codec_pipeline
         return pipelines.FusedCodecPipeline.from_codecs(self.codecs) if _is_fast_available() else super().codec_pipeline
+
+    async def _load_full_shard_maybe(self, byte_getter: Any, *arguments: Any, **options: Any) -> Any:
+        return await super()._load_full_shard_maybe(_NotEmpty(byte_getter), *arguments, **options)
+
+
+class _NotEmpty:
+    """What gets a shard; zarr before 3.4 takes one of no bytes for one that is not there, and shows fill values."""
+
+    def __init__(self, getter: Any) -> None:
+        self._getter = getter
+
+    async def get(self, *arguments: Any, **options: Any) -> Any:
+        found = await self._getter.get(*arguments, **options)
+        if found is not None and not len(found):
+            raise OSError("a shard is empty: expected an index of its chunks, found 0 bytes")
+        return found

@@ -125,3 +125,17 @@ def test_chunks_in_shards_are_looked_at_too(tmp_path: Path, whole: bool) -> None
         with pytest.raises(OSError, match=r"'x'.*cut short"):
             ds["x"][slice(None) if whole else slice(6, 8)].load()
         np.testing.assert_array_equal(ds["x"][:6], VALUES[:6])
+
+
+def test_an_empty_shard_is_an_error_and_a_missing_one_is_the_fill_value(tmp_path: Path) -> None:
+    ds = xr.Dataset({"x": (("t", "k"), VALUES)})
+    ds.td.to_zarr(tmp_path / "a.zarr", layout="xarray", chunks={"t": 1}, shards={"t": 2})
+    files = sorted((tmp_path / "a.zarr" / "x" / "c").rglob("0"))
+    files = [file for file in files if file.is_file()]
+    files[0].write_bytes(b"")
+    files[-1].unlink()
+    with xr.open_dataset(tmp_path / "a.zarr", engine="tensordict") as found:
+        assert np.isnan(found["x"][-2:]).all()
+        for read in (lambda: found["x"][:2].load(), lambda: found["x"][0].load(), lambda: list(found.td.batches(4))):
+            with pytest.raises(OSError, match="'x'"):
+                read()
