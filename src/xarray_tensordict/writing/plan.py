@@ -21,7 +21,7 @@ from ..core.values import jsonable
 from ..dataset.describe import check_paths, describe_dataset, key_of
 from ..dataset.records import class_attrs, classes_of, infer_dataset, set_record_if_needed
 from ..dataset.trees import flat_view, own_datasets
-from .stored_form import Format, Layout, Place, Stored, store_form
+from .stored_form import Holds, Layout, Place, Stored, store_form
 from .values import check_text, is_packing, read_now, streamed, with_standard_dates
 
 _RESERVED = frozenset({".", "..", "zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"})
@@ -118,7 +118,7 @@ class WritePlan:
     """The store to be: its groups, and what goes into the entry ``_unbatched`` of the root, by path."""
 
     layout: Layout
-    format: Format
+    holds: Holds
     groups: dict[Key, GroupPlan]
     unbatched: dict[str, Stored] = field(default_factory=dict)
 
@@ -286,7 +286,7 @@ def _local_dims(ds: xr.Dataset, inference: Inference) -> dict[Key, tuple[str, ..
 def plan_write(
     source: Source,
     layout: Layout,
-    format: Format,  # noqa: A002
+    holds: Holds,
     *,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> WritePlan:
@@ -302,7 +302,7 @@ def plan_write(
     ValueError, TypeError
         For what the store cannot hold, or could not give back; the variable is named.
     """
-    plan = WritePlan(layout, format, {})
+    plan = WritePlan(layout, holds, {})
     for key, node in source.nodes.items():
         batch = source.batches.get(key, source.batches[()])
         group = plan.groups[key] = GroupPlan(node, attrs=node.attrs, batch_dims=tuple(map(str, batch.dims)))
@@ -317,14 +317,14 @@ def plan_write(
                     "batch dims; rename it, or write with layout='xarray'"
                 )
             asked = (encoding or {}).get(called, {})
-            place = Place(called, layout, format, source.classes[(*key, name)], group.batch_dims, asked)
+            place = Place(called, layout, holds, source.classes[(*key, name)], group.batch_dims, asked)
             stored = store_form(variable, place)
             stored.role = "coord" if name in node.coords else "data"
             if stored.form == "unbatched":
                 plan.unbatched["/".join((*key, name))] = stored
                 continue
             group.stored[name] = stored
-            _record_role(name, stored, node, cf=not (layout == "tensordict" and format == "hdf5"))
+            _record_role(name, stored, node, cf=not (layout == "tensordict" and holds.typed_attributes))
     _prune(plan)
     source.in_unbatched = tuple(sorted(plan.unbatched))
     if layout == "xarray":
@@ -364,7 +364,7 @@ def _record_batch(plan: WritePlan, source: Source) -> None:
         return
     unencoded = source.flat.copy(deep=False)
     unencoded.encoding = {}
-    if plan.format == "hdf5":
+    if plan.holds.unlimited_dims:
         unencoded.encoding = {"unlimited_dims": source.flat.encoding.get("unlimited_dims", ())}
     named = {key: tuple(dim or "" for dim in dims) for key, dims in source.flat_batches.items()}
     recorded = set_record_if_needed(unencoded, named) if source.flat.sizes else unencoded
@@ -397,7 +397,7 @@ def plan_added(
     inference: Inference | None,
     names: Collection[str],
     layout: Layout,
-    format: Format,  # noqa: A002
+    holds: Holds,
     encoding: Mapping[str, Mapping[str, Any]],
 ) -> WritePlan:
     """Plan the writing of the variables `names` among those of `old`, whose batch stays as it is.
@@ -419,7 +419,7 @@ def plan_added(
             name: source.nodes[key].variables[name] for name in node.variables if node.names[name] in names
         }
         node.attrs = source.nodes[key].attrs if key in source.nodes else None
-    return plan_write(whole, layout, format, encoding=encoding)
+    return plan_write(whole, layout, holds, encoding=encoding)
 
 
 def _merged(new: xr.Dataset, old: xr.Dataset) -> xr.Dataset:

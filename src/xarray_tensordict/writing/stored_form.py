@@ -39,7 +39,6 @@ from .values import (
 )
 
 Layout = Literal["tensordict", "xarray"]
-Format = Literal["zarr", "hdf5"]
 Form = Literal["array", "json", "ragged", "unbatched"]
 """An array; the JSON text of Python objects; one array of any length for each element (HDF5 only); a part of the entry
 ``_unbatched``."""
@@ -50,6 +49,28 @@ _STRINGS = "UST"
 _LAID_OUT = frozenset({"chunks", "shards", "chunksizes", "preferred_chunks"})
 """The parts of an encoding that refer to axes by their place."""
 _TEXT_DTYPE: Any = create_vlen_dtype(str)
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What a format can hold, as far as that decides how a variable is stored.
+
+    Attributes
+    ----------
+    objects
+        JSON in the place of any Python object, for each element.
+    rows
+        Arrays and text of any length as elements.
+    typed_attributes
+        Attributes with dtypes of their own; else they are JSON.
+    unlimited_dims
+        Dims that are recorded as growing.
+    """
+
+    objects: bool = False
+    rows: bool = False
+    typed_attributes: bool = False
+    unlimited_dims: bool = False
 
 
 @dataclass
@@ -85,7 +106,7 @@ class Place:
 
     name: str
     layout: Layout
-    format: Format
+    holds: Holds
     entry_class: EntryClass
     batch_dims: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
@@ -117,7 +138,7 @@ def store_form(variable: xr.Variable, place: Place) -> Stored:
         caller asks for does not hold.
     """
     _check_dtype(variable, place)
-    if not (place.format == "hdf5" and variable.dtype.kind == "U"):  # HDF5 holds strings of any length
+    if not (place.holds.rows and variable.dtype.kind == "U"):  # of any length
         variable = as_declared(variable, place.name)
     elif variable.chunks is None:
         check_text(read_now(variable).flat, f"variable {place.name!r}")
@@ -206,7 +227,7 @@ def _pack(stored: Stored, place: Place) -> None:
     whole = stored.encoding = {**kept, **{word: place.asked[word] for word in CF_WORDS if word in place.asked}}
     if variable.dtype.kind != "f" or np.dtype(whole.get("dtype") or variable.dtype).kind not in "iu":
         return
-    found = decoded_dtype(variable, whole, as_json=place.format == "zarr" or place.layout == "tensordict")
+    found = decoded_dtype(variable, whole, as_json=not place.holds.typed_attributes or place.layout == "tensordict")
     if found.kind == "f" and found != variable.dtype:
         stored.record["unpacked"] = variable.dtype.name
         warn(
@@ -348,7 +369,7 @@ def _of_objects(variable: xr.Variable, place: Place) -> Stored:
 
 def _ragged(variable: xr.Variable, place: Place) -> Stored:
     rows = list(variable.values.flat)
-    if place.format == "zarr":
+    if not place.holds.rows:
         raise TypeError(
             f"variable {place.name!r} holds one array for each element, and zarr has no dtype for ragged rows; write "
             f"it with ds.td.to_h5(), or pad the rows, or drop it"
@@ -370,7 +391,7 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
             f"variable {place.name!r} holds {payload!r:.80}, which JSON would give back changed (a tuple as a list, a key as "
             f"a string), and objects are stored as JSON; convert it, or drop it"
         )
-    items = np.asarray(variable.values).ravel().tolist() if place.format == "hdf5" and variable.ndim else []
+    items = np.asarray(variable.values).ravel().tolist() if not place.holds.objects and variable.ndim else []
     gaps = [item is None or (isinstance(item, float) and math.isnan(item)) for item in items]
     if any(gaps) and all(gap or isinstance(item, str) for gap, item in zip(gaps, items, strict=True)):
         raise TypeError(
@@ -379,7 +400,7 @@ def _json(variable: xr.Variable, payload: Any, place: Place) -> Stored:
         )
     types = {type(item) for item in items}
     numbers = len(types) == 1 and types <= {bool, int, float} and np.array(items).dtype.kind != "O"
-    if place.format == "hdf5" and variable.ndim and not (numbers and place.rows):
+    if not place.holds.objects and variable.ndim and not (numbers and place.rows):
         raise TypeError(
             f"variable {place.name!r} holds Python objects of several types, lists, or integers beyond 64 bits, which HDF5 cannot hold; "
             f"write it with ds.td.to_zarr(), or convert it to strings, or drop it"

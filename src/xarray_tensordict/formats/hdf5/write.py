@@ -38,7 +38,7 @@ from ...writing.plan import (
     unbatched_object,
 )
 from ...writing.running import distributed_client
-from ...writing.stored_form import Stored, storage_chunks
+from ...writing.stored_form import Holds, Stored, storage_chunks
 from ..base import Annotations, check_records
 from .append import append_rows
 from .attrs import free_axes, stored_attrs, unbatched_content
@@ -56,6 +56,7 @@ from .output import (
 )
 from .read import Hdf5Store
 
+HOLDS = Holds(rows=True, typed_attributes=True, unlimited_dims=True)
 _JSON_MARK = json.dumps({"encoding": "json"})
 _H5PY_WORDS = ("dtype", "shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset")
 _KNOWN = frozenset(("zlib", "complevel", "chunksizes", "chunks", "contiguous", *_H5PY_WORDS))
@@ -157,10 +158,10 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
         where = group_name(prefix)
         file = {} if added_to is None else opened.enter_context(h5py.File(added_to, "r"))
         if where not in file:
-            return plan_write(source, options.layout, "hdf5", encoding=options.encoding)
+            return plan_write(source, options.layout, HOLDS, encoding=options.encoding)
         old = open_flat(Hdf5Store.open(file, root=where), OpenOptions(nested=True))
         names = list(map(str, source.flat.variables))
-        plan = plan_added(source, old, infer_dataset(old), names, options.layout, "hdf5", options.encoding)
+        plan = plan_added(source, old, infer_dataset(old), names, options.layout, HOLDS, options.encoding)
         for group in plan.groups.values():
             dims = {str(dim) for variable in group.node.variables.values() for dim in variable.dims}
             group.node.unlimited |= dims & set(old.encoding.get("unlimited_dims", ()))

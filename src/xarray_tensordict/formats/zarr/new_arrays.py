@@ -34,13 +34,14 @@ from ...core.metadata import ARRAY_ATTR, NON_TENSOR_ATTR, STACK_ATTR, UNBATCHED_
 from ...core.model import Key
 from ...core.values import jsonable, to_json
 from ...writing.plan import GroupPlan, WriteOptions, WritePlan, unbatched_object
-from ...writing.stored_form import Place, Stored, storage_chunks, store_form, with_values
+from ...writing.stored_form import Holds, Place, Stored, storage_chunks, store_form, with_values
 from ...writing.values import contiguous
 from .open import unpickles
 
 if TYPE_CHECKING:
     from .update import There
 
+HOLDS = Holds(objects=True)
 CHUNK_BYTES = 1 << 20
 """The size of a chunk before compression."""
 ROW_BYTES = 64 << 20
@@ -362,7 +363,7 @@ def _rows_text(key: Key, variable: xr.Variable, attrs: dict[str, Any], there: Th
     batch = there.batches[key[:-1]]
     name = "/".join(key)
     held = variable.copy(data=variable.values.astype(object))
-    stored = store_form(held, Place(name, "tensordict", "zarr", "batched", tuple(map(str, batch.dims))))
+    stored = store_form(held, Place(name, "tensordict", HOLDS, "batched", tuple(map(str, batch.dims))))
     stored.record = {k: v for k, v in parse_array_record(attrs.get(ARRAY_ATTR), name).items() if k == "role"}
     if stored.form != "json":
         stored.payload = held.values.tolist()

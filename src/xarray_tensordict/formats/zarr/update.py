@@ -41,7 +41,7 @@ from ...writing.values import contiguous, streamed
 from ..base import Annotations, StoreOptions, check_records
 from ..identity import ChangedError, reads_from
 from .change import Change, Region, zarr_writes
-from .new_arrays import ZarrOptions, new_groups, stage_texts
+from .new_arrays import HOLDS, ZarrOptions, new_groups, stage_texts
 from .open import Tree
 from .read import ZarrGroupStore
 from .transaction import incomplete_text, mark_of, taken
@@ -355,7 +355,7 @@ def add(source: Source, there: There, options: ZarrOptions) -> None:
     recorded = BATCH_ATTR in there.groups[""].attrs
     layout = "tensordict" if recorded else "xarray" if old.variables else options.layout
     inference = infer_dataset(old) if old.variables else None
-    plan = plan_added(source, old, inference, new, layout, "zarr", options.encoding)
+    plan = plan_added(source, old, inference, new, layout, HOLDS, options.encoding)
     groups = new_groups(replace(plan, unbatched={}), options)
     _complete(there, {*change.overwritten, *("/".join(key) for key in there.texts), *new})
     there.stage_texts(unbatched_object(plan))

@@ -34,7 +34,7 @@ from ...writing.running import replaced
 from ..identity import Place, describe_source, place_of, refuse_reading_from
 from .arrays import loaded
 from .change import Change, carry_out, delayed, settle, writes, zarr_writes
-from .new_arrays import NewGroup, ZarrOptions, new_groups
+from .new_arrays import HOLDS, NewGroup, ZarrOptions, new_groups
 from .transaction import LOCK, as_json, is_document, pending, taken
 
 Groups = Mapping[Key, NewGroup]
@@ -167,7 +167,7 @@ def _create(source: Source, target: ZarrTarget, options: ZarrOptions) -> Any:
     if in_place:
         refuse_reading_from(source.flat, target.place, target.name)
     stream_source(source)
-    groups = new_groups(plan_write(source, options.layout, "zarr", encoding=options.encoding), options)
+    groups = new_groups(plan_write(source, options.layout, HOLDS, encoding=options.encoding), options)
     if in_place:
         return _create_in_place(groups, target, options)
     return _create_zip(groups, target, options) if target.kind == "zip" else _create_folder(groups, target, options)
