@@ -167,8 +167,8 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
                 f"that, or leave encoding= out"
             )
         plan = plan_added(source, old, infer_dataset(old), names, layout, "hdf5", options.encoding)
-        check_labels(source, old, str(added_to))
         check_replaced(plan, file, prefix)
+        check_labels(source, old, str(added_to))
         for group in plan.groups.values():
             for name, stored in group.stored.items():
                 if group.node.names[name] in old.variables:
