@@ -261,6 +261,24 @@ def check_rest(source: Source, old: xr.Dataset, dims: Collection[str], where: st
             )
 
 
+def check_labels(source: Source, old: xr.Dataset, where: str) -> None:
+    """Refuse other labels for rows that are there and are not written anew.
+
+    Raises
+    ------
+    ValueError
+        Nothing has been written.
+    """
+    for _, name, variable in source.variables():
+        kept = [str(k) for k, v in old.variables.items() if name in v.dims and k not in source.flat.variables]
+        is_index = name in old.variables and old.variables[name].dims == (name,)
+        if kept and is_index and not same_values(variable, old.variables[name]):
+            raise ValueError(
+                f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
+                f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
+            )
+
+
 def _check_units(name: str, new: xr.Variable, old: xr.Variable, where: str) -> None:
     found, expected = (variable.attrs.get("units") for variable in (new, old))
     if None not in (found, expected) and found != expected:

@@ -335,12 +335,28 @@ def _opened(group: Any) -> dict[str, Any]:
 def _largest_use(scale: Any) -> int:
     """The largest extent of the axes that `scale` is attached to, which is the size of an unlimited dimension."""
     size = 0
-    uses = marker(h5py.Dataset(scale), "REFERENCE_LIST")
+    for use, axis in _uses(scale):
+        with suppress(Exception):  # as there
+            size = max(size, use.get_space().get_simple_extent_dims()[axis])
+    return size
+
+
+def _uses(scale: Any) -> list[tuple[Any, int]]:
+    """The h5py ids that a scale says that it is attached to, and their axes."""
+    uses, found = marker(h5py.Dataset(scale), "REFERENCE_LIST"), []
     for use in uses.ravel() if isinstance(uses, np.ndarray) else ():
         with suppress(Exception):  # the variable was deleted, or is corrupt: h5py raises nearly anything
             reference, axis = use
-            size = max(size, h5py.h5r.dereference(reference, scale).get_space().get_simple_extent_dims()[axis])
-    return size
+            found.append((h5py.h5r.dereference(reference, scale), int(axis)))
+    return found
+
+
+def scale_uses(dataset: Any) -> list[tuple[h5py.Dataset, int]]:
+    """The datasets whose axes the dimension scale `dataset` names, and which axes; none where it is no scale."""
+    if not is_scale(dataset):
+        return []
+    found = [(h5py.Dataset(use), axis) for use, axis in _uses(dataset.id) if isinstance(use, h5py.h5d.DatasetID)]
+    return [(use, axis) for use, axis in found if axis < use.ndim and dataset in attached_scales(use, axis)]
 
 
 def recorded_axes(dataset: Any, name: str, table: ScaleTable, chain: Iterable[Any]) -> tuple[Axis, ...]:

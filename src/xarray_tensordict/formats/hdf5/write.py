@@ -38,6 +38,7 @@ from ...writing.plan import (
     unbatched_object,
 )
 from ...writing.running import distributed_client
+from ...writing.store_fit import check_labels
 from ...writing.stored_form import Holds, Stored, storage_chunks
 from ..base import Annotations, check_records
 from .append import append_rows
@@ -55,13 +56,12 @@ from .output import (
     written_beside,
 )
 from .read import Hdf5Store
+from .replace import STORAGE, attach, check_replaced, layout_there, remove_netcdf, removed, take_storage
 
 HOLDS = Holds(rows=True, typed_attributes=True, unlimited_dims=True)
 _JSON_MARK = json.dumps({"encoding": "json"})
 _H5PY_WORDS = ("dtype", "shuffle", "fletcher32", "compression", "compression_opts", "scaleoffset")
 _KNOWN = frozenset(("zlib", "complevel", "chunksizes", "chunks", "contiguous", *_H5PY_WORDS))
-_KEPT = ("zlib", "complevel", "shuffle", "fletcher32", "compression", "compression_opts")
-"""What a new dataset takes over from the one that a variable was read from."""
 
 
 def create_file(source: Source, path: Any, options: WriteOptions, prefix: Key) -> Any:
@@ -108,7 +108,7 @@ def _prepared(source: Source, path: Any, options: WriteOptions, prefix: Key) -> 
 
     def write_file() -> None:
         # netCDF-4 wants members in the order in which they were made
-        order = {"track_order": True} if options.layout == "xarray" else {}
+        order = {"track_order": True} if plan.layout == "xarray" else {}
         exclusive = mode in {"w-", "x"} or (mode == "a" and not copied)
         with written_beside(target, copied=copied, exclusive=exclusive, **order) as output:
             if copied and mode is None:
@@ -152,7 +152,7 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
     Raises
     ------
     ValueError
-        For dims that have another size there.
+        For dims that have another size there, labels that others there would get as well, and what cannot be replaced.
     """
     with ExitStack() as opened:
         where = group_name(prefix)
@@ -161,8 +161,19 @@ def _planned(source: Source, options: WriteOptions, added_to: Path | None = None
             return plan_write(source, options.layout, HOLDS, encoding=options.encoding)
         old = open_flat(Hdf5Store.open(file, root=where), OpenOptions(nested=True))
         names = list(map(str, source.flat.variables))
-        plan = plan_added(source, old, infer_dataset(old), names, options.layout, HOLDS, options.encoding)
+        layout = layout_there(file[where], options.layout)
+        if layout != options.layout and options.encoding:
+            raise ValueError(
+                f"{added_to}: encoding= was given for layout={options.layout!r}, and what is there has layout={layout!r}; pass "
+                f"that, or leave encoding= out"
+            )
+        plan = plan_added(source, old, infer_dataset(old), names, layout, HOLDS, options.encoding)
+        check_replaced(plan, file, prefix)
+        check_labels(source, old, str(added_to))
         for group in plan.groups.values():
+            for name, stored in group.stored.items():
+                if group.node.names[name] in old.variables:
+                    take_storage(stored, old.variables[group.node.names[name]])
             dims = {str(dim) for variable in group.node.variables.values() for dim in variable.dims}
             group.node.unlimited |= dims & set(old.encoding.get("unlimited_dims", ()))
             if BATCH_ATTR not in file[where].attrs and old.variables:
@@ -213,6 +224,7 @@ def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: 
         node = output.file.require_group(group_name((*prefix, *key)))
         node.attrs.update(stored_attrs(group.attrs or {}, {}, f"group {group_name(key)!r}"))
         for name, stored in group.stored.items():
+            uses = removed(node[name]) if isinstance(node.get(name), h5py.Dataset) else []
             if name in node:
                 del node[name]
             if stored.form == "json" and not stored.variable.ndim:
@@ -222,14 +234,26 @@ def _write_with_h5py(plan: WritePlan, output: Hdf5Output, prefix: Key, options: 
                 writes.append((Target(output, dataset), whole(variable.shape), variable))
             owner = f"variable {group.node.names[name]!r}"
             dataset.attrs.update(stored_attrs(stored.variable.attrs, stored.record, owner))
-    if plan.unbatched:
-        root = output.file.require_group(group_name(prefix))
-        content = unbatched_object(plan)
-        if UNBATCHED_NAME in root:
-            content = {**unbatched_content(root, str(output.file.filename)), **content}
-            del root[UNBATCHED_NAME]
-        _write_text(output, root, UNBATCHED_NAME, content)
+            attach(dataset, uses)
+    _write_unbatched(plan, output, prefix)
     write_values(writes, progress=options.progress)
+
+
+def _write_unbatched(plan: WritePlan, output: Hdf5Output, prefix: Key) -> None:
+    """Write the entry ``_unbatched``, with what is there and not written anew; each variable is in one place."""
+    root = output.file.require_group(group_name(prefix))
+    there = unbatched_content(root, str(output.file.filename)) if UNBATCHED_NAME in root else {}
+    arrays = {"/".join((*key, name)) for key, group in plan.groups.items() for name in group.stored}
+    for path in plan.unbatched:
+        if isinstance(root.get(path), h5py.Dataset):
+            removed(root[path])
+    content = {path: value for path, value in there.items() if path not in arrays} | unbatched_object(plan)
+    if content == there:
+        return
+    if UNBATCHED_NAME in root:
+        del root[UNBATCHED_NAME]
+    if content:
+        _write_text(output, root, UNBATCHED_NAME, content)
 
 
 def _created(
@@ -288,7 +312,7 @@ def _encoding_of(variable: xr.Variable, options: WriteOptions, unlimited: frozen
     """What a new dataset takes over from the variable's encoding, and its chunks, in the words of netCDF4."""
     if not variable.ndim:
         return {}
-    encoding = {word: variable.encoding[word] for word in _KEPT if variable.encoding.get(word)}
+    encoding = {word: variable.encoding[word] for word in STORAGE if variable.encoding.get(word)}
     compression = encoding.get("compression")
     plugin = isinstance(compression, int) and bool(h5py.h5z.filter_avail(compression))
     # filters of numbers do not take texts and rows of any length, and plugins come and go
@@ -350,6 +374,8 @@ def _dataset_options(name: str, stored: Stored, group: GroupPlan, options: Write
 
 def _write_netcdf(plan: WritePlan, output: Hdf5Output, prefix: Key, options: WriteOptions, *, new: bool) -> None:
     """Write the groups of a plan as netCDF-4, through xarray's h5netcdf engine."""
+    if not new:
+        remove_netcdf(plan, output.file, prefix)
     with NetcdfWriter(output.file, output.room_for, new=new) as writer:
         for key, group in plan.groups.items():
             ds = _netcdf_dataset(key, group, options)

@@ -36,7 +36,7 @@ from ...dataset.open import OpenOptions, open_flat
 from ...dataset.records import infer_dataset
 from ...warnings import quiet
 from ...writing.plan import Source, plan_added, stream_source, unbatched_object
-from ...writing.store_fit import adopt_names, check_rest, check_sizes, fit, fitting_rows, same_values
+from ...writing.store_fit import adopt_names, check_labels, check_rest, check_sizes, fit, fitting_rows, same_values
 from ...writing.values import contiguous, streamed
 from ..base import Annotations, StoreOptions, check_records
 from ..identity import ChangedError, reads_from
@@ -343,7 +343,7 @@ def add(source: Source, there: There, options: ZarrOptions) -> None:
     new = [str(name) for name in source.flat.variables if name not in old.variables]
     if new and options.mode == "r+":
         raise ValueError(f"{there.where}: {new[:5]} are not there, and mode='r+' adds no variables; pass mode='a'")
-    _check_labels(source, old, there.where)
+    check_labels(source, old, there.where)
     for path, name, variable in source.variables():
         if name in old.variables:
             check_sizes(name, source.flat.variables[name], old.variables[name], {}, there.where)
@@ -367,24 +367,6 @@ def add(source: Source, there: There, options: ZarrOptions) -> None:
         ds = group.ds.reset_coords(named).assign_attrs(listed)
         record = group.batch_record if recorded or not old.variables else None
         change.create(key, replace(group, ds=ds, batch_record=record))
-
-
-def _check_labels(source: Source, old: xr.Dataset, where: str) -> None:
-    """Refuse other labels for rows that are there and are not written anew.
-
-    Raises
-    ------
-    ValueError
-        Nothing has been written.
-    """
-    for _, name, variable in source.variables():
-        kept = [str(k) for k, v in old.variables.items() if name in v.dims and k not in source.flat.variables]
-        is_index = name in old.variables and old.variables[name].dims == (name,)
-        if kept and is_index and not same_values(variable, old.variables[name]):
-            raise ValueError(
-                f"{where}: the values of {name!r} are not those that the store has, and {kept[:5]} would get them as labels, "
-                f"too. Write to a new store, drop {name!r} if the order is the same, or pass {kept[:5]} as well"
-            )
 
 
 def _complete(there: There, names: set[str]) -> None:
